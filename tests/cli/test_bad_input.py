@@ -32,6 +32,7 @@ SETTINGS = {
     "training=3": "expected a mapping of settings, as in {name: value}, got 3",
     "training.stepz=3": "unknown key. Did you mean 'steps'?",
     "training.strategy=zero33": "Did you mean 'zero3'?",
+    "training.updates_per_step=999": "sampling.prompts_per_step is 32. Expected at most 32",
     "training..steps=3": "expected key=value, such as training.steps=50",
     "sampling.group_size=1": "1 response per prompt, and group_normalized compares the responses",
     "sampling.temperature=0": "all responses of a group are equal",

@@ -43,7 +43,7 @@ def test_a_newcomer_sees_memory_hours_and_choices_that_fit(eight: Path) -> None:
     assert shown["moments"] == ["7.6"] * 4
     assert max(map(float, shown["together"])) <= 0.92 * 80
     words = " ".join(text.split())
-    assert "2,048 responses of 7,680 tokens" in words
+    assert "2,048 responses of 7,680 tokens to prompts of 256" in words
     assert "by arithmetic and not measured" in words
     for setting in ("engine=vllm", "strategy=fsdp2", "gradient_checkpointing=true"):
         assert setting in words

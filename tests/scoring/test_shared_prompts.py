@@ -186,7 +186,7 @@ def test_micro_batches_hold_each_sequence_once_within_the_budget(rows, budget):
 def test_no_cut_of_the_sequences_by_groups_is_cheaper(rows, budget):
     """Against all cuts of the order by groups, the longest first."""
     groups = PromptGroups([([prompt] * (3 * prompt + 1), [5] * size) for prompt, size in rows])
-    once = 2 * min(256, budget / 16)
+    once = min(256, budget / 16) + min(32, budget / 16)
 
     def cost(parts):
         return sum(map(groups.cost, parts)) + once * len(parts)

@@ -65,6 +65,16 @@ def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
     assert all(f"{name}=" in explained(made) for name in SETTINGS)
 
 
+def test_recomputation_is_not_chosen_where_prompts_are_always_shared(vllm):
+    cards = Cards(8, 80 * GIB)
+    config = named(training={"shared_prompts": True}, sampling={"max_tokens": 1024})
+    made = choose_settings(config, EIGHT, cards, {})
+    config = settled(config, made)
+    assert config.training.gradient_checkpointing is False
+    assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
+    assert "prompts cannot be shared with it" in explained(made)
+
+
 @pytest.mark.parametrize("config", [named(), compose("stapo")], ids=["a model", "embedded"])
 def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
     cards = None if config.model.name else Cards(8, 80 * GIB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from runs import distance, metrics, ranks, weights, write_config
@@ -139,7 +140,7 @@ def test_settings_with_recomputation_refuse_that_prompts_are_always_shared(polic
 
 
 def test_a_model_that_cannot_share_prompts_is_refused_where_they_always_are(policy):
-    scorer = SimpleNamespace(model=None, unshareable="it is recurrent")
+    scorer: Any = SimpleNamespace(model=None, unshareable="it is recurrent")
     with pytest.raises(ConfigError, match="prompts cannot be shared: it is recurrent"):
         whole_rows(config_of(policy, "stapo", SHARED), scorer)
     assert whole_rows(config_of(policy, "stapo", {}), scorer) == "it is recurrent"

@@ -182,7 +182,8 @@ def _facts(estimate: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
 
     facts = {
         "tokens": f"{done.tokens / 1e6:.2f} million a step are trained on; {done.responses:,} "
-        f"responses of {done.mean:,.0f} tokens are sampled, an assumption: set --mean-tokens",
+        f"responses of {done.mean:,.0f} tokens to prompts of {done.prompt:,} are sampled, an "
+        "assumption: set --mean-tokens",
         "seconds": f"{sum(done.seconds.values()):,.0f} a step: {listed(done.seconds)}",
         "hours": f"{done.hours:,.1f} for {done.steps} steps, by arithmetic and not measured: "
         f"{done.used:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s (set --utilization), and "

@@ -17,6 +17,8 @@ from torch import Tensor
 from rlobj.base.interleaved import whole
 from rlobj.scoring.packing import PASS_TOKENS, Pairs, check_prompts, cut_at, flat, scored
 
+SECOND_PASS = 32
+"""What the second pass costs beside its tokens, in tokens; the first costs `PASS_TOKENS`."""
 REPEATED = 1 / 8
 """What a prompt's token costs each response that reads its keys and values, in computed tokens."""
 KEPT = 1 / 4
@@ -113,8 +115,13 @@ class PromptGroups:
             total = least[first:stop] + cost[skipped:]
             best = int(total.argmin())
             starts[stop] = first + best
-            least[stop] = total[best] + 2 * min(PASS_TOKENS, budget / 16)
+            least[stop] = total[best] + passes_cost(budget)
         return float(least[count]), cut_at(order, starts)
+
+
+def passes_cost(budget: int) -> float:
+    """What the two passes of a micro-batch cost beside their tokens, in tokens."""
+    return min(PASS_TOKENS, budget / 16) + min(SECOND_PASS, budget / 16)
 
 
 def share_prompts(

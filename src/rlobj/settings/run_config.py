@@ -187,7 +187,7 @@ class RunConfig(Model):
         if updates > prompts:
             wrong["training.updates_per_step"] = (
                 f"{updates} mini-batches of whole groups need at least {updates} prompts; "
-                f"sampling.prompts_per_step is {prompts}"
+                f"sampling.prompts_per_step is {prompts}. Expected at most {prompts}"
             )
         if self.rewards.name is not None or self.rewards.weight != 1:
             wrong["rewards"] = (

@@ -86,6 +86,8 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
         TOKENS: f"{size_of_batch} a backward pass needs {needed}",
         SHARE: "what training leaves",
     }
+    if config.training.shared_prompts is True:
+        reasons[RECOMPUTE] = "prompts cannot be shared with it (training.shared_prompts=true)"
     for setting, value in values.items():
         take(setting, value, reasons[setting])
     return choices
@@ -107,12 +109,13 @@ def _fitting(
     def tried(setting: str, values: Sequence[Any]) -> Sequence[Any]:
         return values if is_open(config, setting) else [read_setting(config, setting)]
 
+    always_shared = config.training.shared_prompts is True  # not with recomputation
     powers = [1 << power for power in range(16, 9, -1)]
     tries = [
         {STRATEGY: strategy, RECOMPUTE: again, TOKENS: tokens}
         for strategy in tried(STRATEGY, strategies)
-        for again in tried(RECOMPUTE, [False, True])
-        for tokens in tried(TOKENS, powers if again else powers[:USEFUL])
+        for again in tried(RECOMPUTE, [False] if always_shared else [False, True])
+        for tokens in tried(TOKENS, powers if again or always_shared else powers[:USEFUL])
     ]
     for values in tries:
         changed, strategy = with_settings(config, values), values[STRATEGY]

@@ -50,6 +50,7 @@ class Work:
     Attributes:
         responses: that a step samples, over all GPUs.
         mean: tokens of a response.
+        prompt: tokens of a prompt, an assumption.
         tokens: that a step trains on, prompts and responses, with what tools say in them.
         seconds: of a step, by part.
         steps: of the run.
@@ -59,6 +60,7 @@ class Work:
 
     responses: int
     mean: float
+    prompt: int
     tokens: float
     seconds: Mapping[str, float]
     steps: int
@@ -116,7 +118,8 @@ def work(
         drawn = evaluation.samples * (evaluation.problems or 500)
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / evaluation.every
-    return Work(responses, mean, tokens, seconds, training.steps, _disk(config, size, tokens), used)
+    disk = _disk(config, size, tokens)
+    return Work(responses, mean, prompt, tokens, seconds, training.steps, disk, used)
 
 
 def _shares_prompts(config: RunConfig) -> bool:

@@ -12,7 +12,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.ranks import largest
 from rlobj.scoring import PolicyScorer, micro_batches
 from rlobj.scoring.packing import PASS_TOKENS, sequence_length
-from rlobj.scoring.shared_prompts import PromptGroups
+from rlobj.scoring.shared_prompts import PromptGroups, passes_cost
 from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.training.loop.token_counts import TokenCounts, token_count
 from rlobj.training.parallel import Parallel
@@ -111,7 +111,7 @@ class ForwardPasses:
     def _shared(self, groups: PromptGroups) -> Cut:
         """Rows that share prompts."""
         everything = list(range(len(groups.owners)))
-        together, least, passes = groups.cost(everything), groups.least(), 2 * self._pass_tokens
+        together, least, passes = groups.cost(everything), groups.least(), passes_cost(self._budget)
         most = max(least * 4 / 3 if self._join else 0, least + passes)
         if together <= most and groups.memory(everything) <= self._budget:
             return Cut([everything], together + passes, groups)
