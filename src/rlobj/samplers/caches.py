@@ -35,8 +35,8 @@ class RoomyLayer(DynamicLayer):
 
     def __init__(self, layer: DynamicLayer, longest: int) -> None:
         super().__init__()
-        self.keys, self.values, self._longest = layer.keys, layer.values, longest
-        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
+        vars(self).update(vars(layer))  # what a layer has differs between versions
+        self._longest = longest
         self._buffers = [self.keys, self.values]
 
     def update(
