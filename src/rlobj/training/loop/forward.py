@@ -197,7 +197,8 @@ def whole_rows(config: RunConfig, scorer: PolicyScorer) -> str | None:
         ConfigError: `training.shared_prompts` is true, and they cannot.
     """
     sharing, reason = config.training.shared_prompts, scorer.unshareable
-    recomputed = getattr(scorer.model, "is_gradient_checkpointing", False)  # the caller's own model
+    names = ("is_activation_checkpointing", "is_gradient_checkpointing")  # newer versions first
+    recomputed = next((getattr(scorer.model, n) for n in names if hasattr(scorer.model, n)), False)
     if recomputed or config.training.gradient_checkpointing is True:
         reason = "recomputation (training.gradient_checkpointing) keeps no keys and values"
     if sharing is True and reason:
