@@ -120,8 +120,7 @@ def pad_sequences(
     lengths = _lengths(sequences)
     stops = lengths.sum(1, keepdim=True)
     columns = torch.arange(max(1, int(stops.max())))
-    input_ids = torch.zeros(len(sequences), len(columns), dtype=torch.long)
-    input_ids[columns < stops] = flat(itertools.chain(*sequences))
+    input_ids = placed(columns < stops, itertools.chain(*sequences))
     response_mask = (columns >= lengths[:, :1]) & (columns < stops)
     response_mask = scored(response_mask, sequences)
     # A row without tokens attends to its padding: attention over no token would be nan.
@@ -152,7 +151,7 @@ def pack_sequences(
     starts = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
     position_ids = torch.arange(len(starts)) - starts
     response_mask = position_ids >= torch.repeat_interleave(lengths[:, 0], sizes)
-    response_mask, input_ids = scored(response_mask, sequences), flat(itertools.chain(*sequences))
+    response_mask, input_ids = scored(response_mask, sequences), _flat(itertools.chain(*sequences))
     rows = (column[None].to(device) for column in (input_ids, response_mask, position_ids))
     input_ids, response_mask, position_ids = rows
     return input_ids, None, response_mask, position_ids
@@ -189,7 +188,14 @@ def scored(responses: Tensor, sequences: Pairs) -> Tensor:
     return responses.masked_scatter(responses, torch.from_numpy(numpy.concatenate(parts)))
 
 
-def flat(parts: Iterable[Sequence[int]]) -> Tensor:
+def placed(places: Tensor, parts: Iterable[Sequence[int]]) -> Tensor:
+    """The token ids of prompts and whole responses at the places of a mask, and 0 elsewhere."""
+    ids = torch.zeros(places.shape, dtype=torch.long)
+    ids[places] = _flat(parts)
+    return ids
+
+
+def _flat(parts: Iterable[Sequence[int]]) -> Tensor:
     """The token ids of prompts and whole responses, one after another."""
     # numpy converts an array at once, without a loop over its tokens
     arrays = [numpy.asarray(ids) for ids in map(whole, parts) if len(ids)]

@@ -275,14 +275,18 @@ class PolicyScorer(nn.Module):
                 return shape
         raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
 
+    def _without_keys(self) -> str:
+        """The kinds of layers that keep a state in place of keys and values; "" = none."""
+        kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
+        others = sorted({kind for kind in kinds if kind not in ATTENTION})
+        stateful = getattr(self.model, "_is_stateful", False)
+        return ", ".join(others) or ("recurrent" if stateful else "")
+
     @torch.no_grad()
     def _unpackable(self) -> str | None:
         """Why packed sequences have other scores than single ones; None if they have the same."""
-        kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
-        others = sorted({kind for kind in kinds if kind not in ATTENTION})
-        if getattr(self.model, "_is_stateful", False) or others:
-            what = ", ".join(others) or "recurrent"
-            return f"layers of the kind {what} can carry a state from one sequence into the next"
+        if kinds := self._without_keys():
+            return f"layers of the kind {kinds} can carry a state from one sequence into the next"
         if "position_ids" not in inspect.signature(trunk(self.model).forward).parameters:
             return "its trunk takes no position_ids"
         sequences = [((0, 1, 1), ()), ((1, 0, 0, 1), ())]
@@ -302,10 +306,8 @@ class PolicyScorer(nn.Module):
     @torch.no_grad()
     def _unshareable(self) -> str | None:
         """Why responses cannot read the keys and values of a prompt that went through alone."""
-        kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
-        others = sorted({kind for kind in kinds if kind not in ATTENTION})
-        if getattr(self.model, "_is_stateful", False) or others:
-            return f"layers of the kind {', '.join(others) or 'recurrent'} have no keys and values"
+        if kinds := self._without_keys():
+            return f"layers of the kind {kinds} have no keys and values"
         if depends_on_sequence_length(self.model.config):
             return "the longest position of a pass chooses its rotary frequencies"
         if getattr(self.model.config.get_text_config(), "attn_temperature_tuning", False):

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from rlobj.base.interleaved import whole
-from rlobj.scoring.packing import PASS_TOKENS, Pairs, check_prompts, cut_at, flat, scored
+from rlobj.scoring.packing import PASS_TOKENS, Pairs, check_prompts, cut_at, placed, scored
 
 SECOND_PASS = 32
 """What the second pass costs beside its tokens, in tokens; the first costs `PASS_TOKENS`."""
 REPEATED = 1 / 8
-"""What a prompt's token costs each response that reads its keys and values, in computed tokens."""
+"""The time of a response to read the keys and values of one prompt token, in computed tokens."""
 KEPT = 1 / 4
-"""The memory that its copy of them takes until the backward pass, in that of a computed token."""
+"""The memory of a response's copy of these keys and values, in that of a computed token."""
 
 
 class PromptGroups:
@@ -147,12 +147,10 @@ def share_prompts(
     lengths = torch.tensor([len(whole(response)) for _, response in sequences])
     columns = torch.arange(max(2, int(lengths.max())))  # the second pass has a token at least
     real = columns < lengths[:, None]
-    input_ids = torch.zeros(real.shape, dtype=torch.long)
-    input_ids[real] = flat([response for _, response in sequences])
+    input_ids = placed(real, [response for _, response in sequences])
     sizes = torch.tensor([len(prompt) for prompt in groups.prompts])
     prompt_mask = torch.arange(int(sizes.max())) >= sizes.max() - sizes[:, None]
-    prompts = torch.zeros(prompt_mask.shape, dtype=torch.long)
-    prompts[prompt_mask] = flat(groups.prompts)
+    prompts = placed(prompt_mask, groups.prompts)
     padded = None if bool(prompt_mask.all()) else prompt_mask.long().to(device)
     response_mask = scored(real, sequences).to(device)
     owners = torch.tensor(groups.owners).to(device)
