@@ -80,20 +80,25 @@ class ForwardPasses:
             sequences: prompts and responses.
             shareable: whether the scorer can share prompts; None = as the policy.
         """
-        comm, chosen = self._parallel.comm, None
-        if self._sharing and (self.whole_rows is None if shareable is None else shareable):
+        comm = self._parallel.comm
+        shares = self.whole_rows is None if shareable is None else shareable
+        if self._sharing and shares:
             chosen = self._shared(PromptGroups(sequences))
-            least = sum(sequence_length(*pair) for pair in sequences)  # of whole rows
-            alone = comm.size == 1 and chosen.cost <= least
-        if chosen is None or (self._sharing == "auto" and not alone):
-            rows = self._rows(sequences)
-            costs = [rows.cost, rows.cost if chosen is None else chosen.cost]
-            whole, shared = comm.sum(torch.tensor(costs, dtype=torch.float64)).tolist()
-            if chosen is None or whole <= shared:
-                chosen = rows
+            if self._sharing == "auto" and self._may_cost_more(chosen, sequences):
+                rows = self._rows(sequences)
+                costs = torch.tensor([rows.cost, chosen.cost], dtype=torch.float64)
+                whole, shared = comm.sum(costs).tolist()
+                chosen = rows if whole <= shared else chosen
+        else:
+            chosen = self._rows(sequences)
         most = max(int(largest(len(chosen.parts), comm)), 1)
         missing = most - len(chosen.parts)
         return chosen._replace(parts=chosen.parts + [[] for _ in range(missing)])
+
+    def _may_cost_more(self, shared: Cut, sequences: Sequences) -> bool:
+        """Whether whole rows may cost less than shared prompts; several ranks always compare."""
+        least = sum(sequence_length(*pair) for pair in sequences)  # of whole rows
+        return self._parallel.comm.size > 1 or shared.cost > least
 
     def _rows(self, sequences: Sequences) -> Cut:
         """Whole rows, padded or packed."""
