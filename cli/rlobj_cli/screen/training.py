@@ -74,14 +74,15 @@ def _header(console: Console, run: OpenedRun) -> None:
     from rlobj_cli.screen.header import show_header, show_resumed
 
     started = os.environ.get(PROGRESS)  # by a process that has shown the header
-    if run.resumed and not started:
-        show_resumed(console, run)
-    elif not run.resumed:
+    if run.resumed:
         if not started:
-            show_header(console, run.config, run.layers)
-        trains_here = run.processes == started_processes()  # which may use the GPU
-        if trains_here and started != "stderr" and (line := short(run.config, run.processes)):
-            console.print(facts_grid({"estimate": line}))
+            show_resumed(console, run)
+        return
+    if not started:
+        show_header(console, run.config, run.layers)
+    trains_here = run.processes == started_processes()  # which may use the GPU
+    if trains_here and started != "stderr" and (line := short(run.config, run.processes)):
+        console.print(facts_grid({"estimate": line}))
 
 
 def _results(console: Console, run: OpenedRun, result: TrainingResult) -> None:

@@ -29,9 +29,10 @@ def attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """As transformers' SDPA, for one masked query without a copy: query [B, heads, 1, D]."""
-    shared = query.shape[1] > key.shape[1] and query.device.type == "cpu"
-    shared = shared and query.shape[2] == 1 and getattr(_sampling, "now", False)
-    if not shared or attention_mask is None or options.get("position_bias") is not None:
+    drawing = getattr(_sampling, "now", False) and query.device.type == "cpu"
+    shared = query.shape[1] > key.shape[1] and query.shape[2] == 1
+    masked = attention_mask is not None and options.get("position_bias") is None
+    if not (drawing and shared and masked):
         return _usual(module, query, key, value, attention_mask, **options)
     scale = options.get("scaling")
     output = torch.nn.functional.scaled_dot_product_attention(

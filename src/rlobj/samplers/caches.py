@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 LARGE = 2**22
-"""Bytes of a layer's keys from which a copy takes longer than to find the places in a buffer."""
+"""Bytes of a layer's keys. To copy more of them takes longer than to write into a buffer."""
 
 
 def give_room(cache: Any, longest: int) -> None:

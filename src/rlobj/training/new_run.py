@@ -131,11 +131,7 @@ def _prepare_scores(run: Path, settings: dict[str, Any], changes: Mapping[str, A
                 f"{run}: scores.{name}.prompt is no template, but {score['prompt']!r}"
             )
         change = changed_scores.get(name)
-        if isinstance(change, Mapping) and change.keys() & {
-            "model",
-            "run",
-            "server",
-        }:
+        if isinstance(change, Mapping) and change.keys() & {"model", "run", "server"}:
             for key in ("model", "run", "checkpoint", "digest", "server"):
                 score.pop(key, None)
 

@@ -127,16 +127,19 @@ def train(
     from rlobj.training.progress import shown
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
-    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
-    inputs = CallerInputs(*objects, callbacks=callbacks)
+    inputs = CallerInputs(
+        model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
+    )
     named = [*inputs.layers(), *_layers(settings)]
     above = [*([] if config is None else [file_layer(config)]), *named]
-    more: dict[str, Any] = {"from_run": from_run, "trust": trust, "processes": processes}
     with shown(progress) as screen:
         if not dry_run:
-            return _train(open_new(objective, above, out, **more), inputs, processes, screen)
+            run = open_new(
+                objective, above, out, from_run=from_run, trust=trust, processes=processes
+            )
+            return _train(run, inputs, processes, screen)
         with _importing_only(named):
-            run = open_new(objective, above, **more)
+            run = open_new(objective, above, from_run=from_run, trust=trust, processes=processes)
             check_functions(run.config)
             for callback in _listeners(inputs, screen):
                 callback.opened(run)
@@ -207,8 +210,9 @@ def resume(
     changes = _layers(settings)
     if isinstance(sampler, str):
         changes, sampler = [("sampler", nested("sampling.engine", sampler)), *changes], None
-    objects = (model, tokenizer, data, eval_on, reward, sampler, environment, tools)
-    inputs = CallerInputs(*objects, callbacks=callbacks)
+    inputs = CallerInputs(
+        model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
+    )
     with shown(progress) as screen:
         opened = open_resumed(run, changes, inputs.layers(), trust=trust, processes=processes)
         return _train(opened, inputs, processes, screen)
