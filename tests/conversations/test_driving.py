@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import random
 import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -47,6 +48,20 @@ def model():
     return build_policy(0, ALPHABET).eval()
 
 
+def opened(
+    model: Any, environment: Any, context: int | None, **settings: Any
+) -> AbstractContextManager[Any]:
+    return open_conversations(
+        EnvironmentSettings(target="given", **settings),
+        TransformersSampler(model, TOKENIZER),
+        TOKENIZER,
+        None,
+        lambda problem: problem.prompt,
+        environment=environment,
+        context=context,
+    )
+
+
 def hold(
     model: Any,
     environment: Any = Echo,
@@ -57,19 +72,9 @@ def hold(
     **settings: Any,
 ) -> list[Response]:
     """Two conversations about each problem; a turn ends with a semicolon or the end token."""
-    sampler = TransformersSampler(model, TOKENIZER)
-    target = EnvironmentSettings(target="given", **settings)
     sampling = SamplingSettings(max_tokens=tokens, stop=(";",))
     seeds = [int(problem.id) for problem in problems]
-    with open_conversations(
-        target,
-        sampler,
-        TOKENIZER,
-        None,
-        lambda problem: problem.prompt,
-        environment=environment,
-        context=context,
-    ) as conversations:
+    with opened(model, environment, context, **settings) as conversations:
         groups = conversations.sample(problems, count=2, settings=sampling, seeds=seeds)
     return [sample for group in groups for sample in group]
 
@@ -134,17 +139,7 @@ class Briefly(Echo):
 
 
 def checked(model: Any, environment: Any, context: int | None) -> None:
-    sampler = TransformersSampler(model, TOKENIZER)
-    target = EnvironmentSettings(target="given")
-    with open_conversations(
-        target,
-        sampler,
-        TOKENIZER,
-        None,
-        lambda problem: problem.prompt,
-        environment=environment,
-        context=context,
-    ) as conversations:
+    with opened(model, environment, context) as conversations:
         assert conversations is not None
         conversations.check([*PROBLEMS, Problem("long", "1+1+1+1=", "4")])
 
