@@ -229,6 +229,21 @@ def test_a_response_depends_only_on_its_prompt_and_seed(sampler):
     assert tokens(others) == tokens([together[index] for index in order])
 
 
+def test_a_prompt_that_is_given_several_times_is_computed_once(sampler):
+    rows = []
+    sampler.model.register_forward_pre_hook(
+        lambda module, inputs, arguments: rows.append(len(arguments["input_ids"])), with_kwargs=True
+    )
+    settings = SamplingSettings(max_tokens=3)
+    together = sampler.sample([*PROMPTS, *PROMPTS], count=1, settings=settings, seeds=range(10))
+    assert rows[0] == len(PROMPTS)
+    alone = [
+        sampler.sample([prompt], count=1, settings=settings, seeds=[seed])
+        for seed, prompt in enumerate([*PROMPTS, *PROMPTS])
+    ]
+    assert tokens(together) == [tokens(groups)[0] for groups in alone]
+
+
 def test_the_token_budget_does_not_change_the_samples(sampler, tokenizer):
     narrow = TransformersSampler(sampler.model, tokenizer, batch_tokens=25)
     wide, few = (flat(drawn(each, 3, seed=2)) for each in (sampler, narrow))

@@ -1,6 +1,6 @@
 """Sampling with transformers: a plain decode loop over a causal LM.
 
-    prefill each prompt once -> one row per sample -> draw, drop finished rows, forward -> ...
+    prefill distinct prompts -> one row per sample -> draw, drop finished rows, forward -> ...
 
 By default the sampler uses the trainer's module, and no weights are copied. A sampler with its own
 copy of the module receives weights through `sync`. Shapes: B rows, V vocabulary.
@@ -244,12 +244,13 @@ class TransformersSampler:
         limits: Sequence[int],
         rows: list[int],
     ) -> Iterator[tuple[int, Response]]:
-        """`_drawn` for some rows."""
+        """`_drawn` for some rows. Equal prompts are computed once."""
         owners = sorted({row // count for row in rows})
         longest = max(limits[owner] for owner in owners)
-        context = _Context(self.model, [prompts[owner] for owner in owners], longest)
-        position = {owner: index for index, owner in enumerate(owners)}
-        context.select([position[row // count] for row in rows])
+        prompt_of = {owner: tuple(prompts[owner]) for owner in owners}
+        position = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompt_of.values()))}
+        context = _Context(self.model, list(position), longest)
+        context.select([position[prompt_of[row // count]] for row in rows])
         indices = torch.tensor(rows)
         keys = seeds[indices // count], indices % count
         most = torch.tensor([limits[row // count] for row in rows], device=context.logits.device)
