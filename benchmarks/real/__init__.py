@@ -1,0 +1,1 @@
+"""Evidence with a real language model, SmolLM2-135M-Instruct."""
