@@ -115,6 +115,12 @@ def test_a_value_that_is_written_is_read_again(value, plain, flow, width):
     assert repr(found) == repr(value)  # 1, 1.0 and True are equal in Python
 
 
+def test_a_text_with_line_breaks_is_written_on_one_line() -> None:
+    assert dump_yaml({"template": "1 + 2 = 3\n{prompt} ="}) == (
+        'template: "1 + 2 = 3\\n{prompt} ="\n'
+    )
+
+
 def test_the_tables_inside_rlobj_mean_the_same_in_yaml_1_1() -> None:
     """Those of folders whose import brings no other engine."""
     root = Path(rlobj.__file__).parent

@@ -73,12 +73,13 @@ class _Dumper(yaml.SafeDumper):
     """A dumper that puts quotes around a text which YAML 1.1 or 1.2 reads as something else."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        style = '"' if _RARE_BREAKS.search(data) else None
+        style = '"' if _BREAKS.search(data) else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
 
 
-_RARE_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
-"""PyYAML reads them as another break, or not at all, unless they are escaped."""
+_BREAKS = re.compile("[\n\x85\u2028\u2029\ufeff]")
+"""Escapes are easier to read than a quoted text over several lines, where a blank line is a break.
+PyYAML reads the rare breaks as another one, or not at all, unless they are escaped."""
 
 
 def _refusal(at: Any, what: str) -> yaml.constructor.ConstructorError:
