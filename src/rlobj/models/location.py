@@ -90,6 +90,23 @@ def require_model(name: str) -> None:
     raise ConfigError(f"there is no {kind} '{name}'.{advice}")
 
 
+def ask_hub(name: str | None) -> bool:
+    """Whether the hub answers, if a model is no path; a ConfigError if it has no such model."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    if name is None or path_of(name).exists():
+        return True
+    try:
+        HfApi().model_info(name, timeout=10)
+    except RepositoryNotFoundError as error:
+        text = f"there is no model '{name}', here or on the hub. If it is private: hf auth login"
+        raise ConfigError(text) from error
+    except Exception:  # its type depends on the HTTP package
+        return False
+    return True
+
+
 def is_gguf(path: Path) -> bool:
     """Whether the path of a model is that of a GGUF file, which is there or not."""
     return path.suffix.lower() == ".gguf" and not path.is_dir()
