@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import rlobj
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.evaluation.evaluating import evaluate
+from rlobj.evaluation.identity import differences
 from rlobj.models import gguf_files
 from rlobj.models.gguf_files import dense_folder, stored_as
 from rlobj.models.location import require_model
@@ -268,10 +269,13 @@ def test_a_teacher_from_the_same_file_scores_as_the_policy(tiny, tmp_path):
     assert read_run_config(tmp_path / "run").scores["teacher"].digest
 
 
-def test_an_evaluation_of_the_file_is_one_of_its_folder(tiny):
-    results = [
+def test_an_evaluation_of_the_file_is_one_of_any_folder_with_its_weights(tiny, tmp_path):
+    folder = tmp_path / "folder"
+    AutoModelForCausalLM.from_pretrained(dense_folder(str(tiny))).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(dense_folder(str(tiny))).save_pretrained(folder)
+    first, second = (
         evaluate(str(model), on=ROWS, n=2, max_tokens=3, template="{prompt}", seed=1)
-        for model in (tiny, dense_folder(str(tiny)))
-    ]
-    first, second = ([row["responses"] for row in result.rows] for result in results)
-    assert first == second
+        for model in (tiny, folder)
+    )
+    assert first.rows == second.rows
+    assert differences(first.settings, second.settings) == []

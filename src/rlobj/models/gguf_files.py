@@ -23,8 +23,9 @@ from rlobj.models.location import is_gguf, require_model
 
 logger = logging.getLogger(__name__)
 
-_STORED_AS = "gguf.txt"
-"""Names the data type of the weights in the GGUF file, such as Q4_1."""
+_STORED_AS = "gguf-type"
+"""Names the data type of the weights in the GGUF file, such as Q4_1. It is no file of the model,
+so that an evaluation of the folder has the identity of one without it."""
 
 
 def dense_folder(name: str) -> str:
