@@ -85,10 +85,20 @@ def policy(tmp_path_factory):
 @pytest.fixture(scope="session")
 def smollm2():
     """The folder of SmolLM2-135M-Instruct; a test is skipped that cannot have it."""
-    from benchmarks.real_model import real_model
+    return _real("real_model")
+
+
+@pytest.fixture(scope="session")
+def smollm2_file():
+    """The GGUF file of SmolLM2-135M-Instruct; a test is skipped that cannot have it."""
+    return _real("real_file")
+
+
+def _real(what):
+    from benchmarks import real_model
 
     try:
-        return real_model()
+        return getattr(real_model, what)()
     except (ConnectionError, ImportError) as error:
         pytest.skip(f"no SmolLM2: {error}")
 

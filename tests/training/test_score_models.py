@@ -247,7 +247,7 @@ def test_a_run_is_resumed_only_with_the_model_of_a_score_that_it_began_with(poli
         return
     edited(other, what)
     before = metrics(tmp_path / "run")
-    reason = "there is no such folder any more" if what == "the folder" else "it has changed since"
+    reason = "it is not there any more" if what == "the folder" else "it has changed since"
     with pytest.raises(ConfigError, match=rf"scores\.teacher\.model: .*{recorded}: {reason}"):
         run_training(config, tmp_path / "run", resume=True)
     assert metrics(tmp_path / "run") == before
