@@ -122,8 +122,8 @@ def make(options: argparse.Namespace) -> None:
 
     until = time.time() + 60 * options.minutes
     options.out.mkdir(parents=True, exist_ok=True)
-    if any(options.out.iterdir()):
-        raise SystemExit(f"{options.out} is not empty: give a new folder, or no --model")
+    if (options.out / "facts.json").exists():
+        raise SystemExit(f"{options.out} has runs already: give a new folder, or no --model")
     installed = importlib.util.find_spec("vllm") is not None
     engines = [options.engine] if options.engine else ["vllm"] * installed + ["transformers"]
     options.engine = engines[0]
