@@ -47,14 +47,18 @@ def _recipe(preset: str) -> dict[str, Any]:
 
 
 def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
-    """A preset on `max-digits` from random weights; sections override."""
+    """A preset on `max-digits` from random weights; sections override.
+
+    Runs compute in float32 and sample with transformers also where there are a GPU and vLLM.
+    """
     quick = {
+        "sampling": {"engine": "transformers"},
         "training": {"updates_per_step": 1},
         "evaluation": {"every": 0},
         "checkpoint": {"every": 0},
         "output": {"tables_every": 0},
     }
-    mine = merge({"model": {"name": str(policy)}, **quick}, sections)
+    mine = merge({"model": {"name": str(policy), "dtype": "float32"}, **quick}, sections)
     recipe = _recipe(preset)
     profile = merge(PROFILES["max-digits"], limits(flattened(recipe)))
     layers = [(preset, recipe), ("profile", profile), ("test", mine)]

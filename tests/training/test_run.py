@@ -243,6 +243,7 @@ def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy
     assert "sampling.group_size (from settings)" in str(caught.value)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is about runs on a CPU")
 @pytest.mark.parametrize(
     ("small", "settings", "words"),
     [
