@@ -256,15 +256,12 @@ class TransformersSampler:
         for places, tokens, logprobs, stopped in self._decode(context, keys, settings, most):
             if not torch.isfinite(logprobs).all():
                 raise RunError(NOT_FINITE, finding="learning-rate-too-high")
-            ids = tokens.tolist()
-            texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-            values, ended, version = logprobs.tolist(), stopped.tolist(), self._received.version
-            for i, place in enumerate(places.tolist()):
-                row, finish = rows[place], "stop" if ended[i] else "length"
-                yield (
-                    row,
-                    Response(prompts[row // count], ids[i], values[i], texts[i], finish, version),
-                )
+            texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            columns = (column.tolist() for column in (places, tokens, logprobs, stopped))
+            for place, ids, values, ended, text in zip(*columns, texts, strict=True):
+                row, finish = rows[place], "stop" if ended else "length"
+                version = self._received.version
+                yield row, Response(prompts[row // count], ids, values, text, finish, version)
 
     def _decode(
         self,
