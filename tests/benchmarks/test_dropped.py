@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from benchmarks.silenced import Response, chosen, drawn
+from benchmarks.real.dropped import Response, chosen, drawn
 
 
-def response(prompt: str, reward: float, silenced: int | None, least: float) -> Response:
+def response(prompt: str, reward: float, dropped: int | None, least: float) -> Response:
     texts = list("1+2=3;3+4=7#7")
     probs = [0.99] * len(texts)
     probs[4] = least
-    return Response(60, prompt, reward, texts, probs, [i == silenced for i in range(len(texts))])
+    return Response(60, prompt, reward, texts, probs, [i == dropped for i in range(len(texts))])
 
 
-def test_right_responses_with_silenced_tokens_come_first_and_then_an_unlikely_wrong_one() -> None:
+def test_right_responses_with_dropped_tokens_come_first_and_then_an_unlikely_wrong_one() -> None:
     found = [
         response("1+2=", 1.0, None, 0.9),
         response("3+4=", 1.0, 4, 0.0004),
@@ -26,11 +26,11 @@ def test_right_responses_with_silenced_tokens_come_first_and_then_an_unlikely_wr
     assert chosen(found) == [found[1], found[3]]
 
 
-def test_each_silenced_token_is_framed_and_named_and_text_stays_text() -> None:
+def test_each_dropped_token_is_framed_and_named_and_text_stays_text() -> None:
     hostile = Response(9, "<&", 1.0, ["</text>", "\x1b"], [0.5, 4e-5], [False, True])
     picture = ElementTree.fromstring(drawn([hostile, response("3+4=", 0.0, None, 0.002)]))
     name = "{http://www.w3.org/2000/svg}"
-    frames = [each for each in picture.iter(f"{name}rect") if each.get("class") == "silenced"]
+    frames = [each for each in picture.iter(f"{name}rect") if each.get("class") == "dropped"]
     assert len(frames) == 2  # one in the legend
     texts = [each.text for each in picture.iter(f"{name}text")]
-    assert {"</text>", "␛", "silenced, π = 0.00004", "kept, π = 0.0020"} <= set(texts)
+    assert {"</text>", "␛", "dropped, π = 4e-05", "kept, π = 0.002"} <= set(texts)
