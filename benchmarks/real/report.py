@@ -47,7 +47,7 @@ def main() -> None:
             rows.append({"arm": arm, "seed": seed, **outcome(run)})
             tokens += [{"arm": arm, "seed": seed, **token} for token in dropped(run)]
     study = {"runs": rows, "dropped": tokens, "machine": machine()}
-    text = json.dumps(study, indent=None).replace('{"arm"', '\n{"arm"') + "\n"
+    text = json.dumps(study).replace('{"arm"', '\n{"arm"') + "\n"
     (options.out / "real.json").write_text(text, encoding="utf-8")
     draw(rows, options.out / "real.png")
 
@@ -118,6 +118,8 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     accuracy, entropy = figure.subplots(1, 2)
     for arm, colour in COLOURS.items():
         runs = [row for row in rows if row["arm"] == arm]
+        if not runs:
+            continue
         for axis, values, steps in (
             (accuracy, [run["accuracy"] for run in runs], runs[0]["steps"]),
             (entropy, [run["entropy"] for run in runs], range(1, 1 + len(runs[0]["entropy"]))),

@@ -15,15 +15,17 @@ def response(prompt: str, reward: float, dropped: int | None, least: float) -> R
 
 
 def test_right_responses_with_dropped_tokens_come_first_and_then_an_unlikely_wrong_one() -> None:
-    found = [
+    rows = [
         response("1+2=", 1.0, None, 0.9),
         response("3+4=", 1.0, 4, 0.0004),
-        response("3+4=", 0.0, None, 0.3),
+        response("3+4=", 1.0, 4, 0.00004),  # of a prompt, the least likely
+        response("7+8=", 1.0, 4, 0.0003),
         response("3+4=", 0.0, None, 0.002),
         response("5+6=", 0.0, None, 0.0001),
     ]
-    assert [each.lowest for each in chosen(found)] == [4, 4]
-    assert chosen(found) == [found[1], found[3]]
+    assert {row.lowest for row in chosen(rows)} == {4}
+    assert {id(row) for row in chosen(rows)} == {id(rows[i]) for i in (2, 3, 5)}
+    assert chosen(rows)[-1] is rows[5]
 
 
 def test_each_dropped_token_is_framed_and_named_and_text_stays_text() -> None:
