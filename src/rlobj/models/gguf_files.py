@@ -133,5 +133,5 @@ def _require_tokenizer(file: Path, tokenizer: Any, config: Any) -> None:
         raise ConfigError(
             f"transformers {transformers.__version__} misreads the tokenizer of {file}: it has "
             f"{len(tokenizer)} tokens and ends with id {end}, and the file has {config.vocab_size} "
-            f"and ends with {ends}. Install a newer one: pip install --upgrade transformers"
+            f"and ends with {ends}. Install a newer one: pip install -U transformers"
         )
