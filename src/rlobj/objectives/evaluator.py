@@ -116,6 +116,10 @@ class Evaluator:
         self._error = ""
         self._not_finite: dict[Expr, Tensor] = {}
 
+    def whole_numbers(self, name: str, level: Level) -> Tensor:
+        """A column of whole numbers for each token, turn or response, int64."""
+        raise NotImplementedError
+
     def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
         """The values of a column on each row [N], turn [T] or response [B]."""
         raise NotImplementedError

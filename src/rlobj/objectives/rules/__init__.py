@@ -14,13 +14,22 @@ This module has the pydantic fields for rules and numbers. `rlobj.objectives.fra
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.base.errors import ConfigError
-from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared, score_columns
+from rlobj.objectives.rules.columns import (
+    COLUMNS,
+    FUNCTIONS,
+    ColumnLevel,
+    declared,
+    levels_of,
+    readable_columns,
+    score_columns,
+)
 from rlobj.objectives.rules.custom import CustomRule, custom_rule
 from rlobj.objectives.rules.expression import Expr, Level
 from rlobj.objectives.rules.nodes import Constant, Number, Rule, as_number, outside
@@ -29,19 +38,23 @@ from rlobj.objectives.rules.parsing import parse
 __all__ = [
     "COLUMNS",
     "NAMES",
+    "ColumnLevel",
     "CustomRule",
     "Expr",
     "Level",
     "Number",
     "NumberField",
+    "OwnColumns",
     "Rule",
     "RuleField",
     "RuleList",
     "as_number",
     "declared",
+    "levels_of",
     "outside",
     "parse",
     "read_rule",
+    "readable_columns",
     "score_columns",
 ]
 
@@ -95,6 +108,36 @@ RuleList = Annotated[
     WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
 ]
 """A pydantic field for a rule or a list of rules; null is no rule."""
+
+
+def _levels(columns: Any) -> Any:
+    if isinstance(columns, Mapping):
+        return columns
+    if isinstance(columns, (list, tuple)) and all(isinstance(name, str) for name in columns):
+        return levels_of(columns)
+    raise ConfigError(
+        "expected names of columns, [stage], or also what they have one value for: "
+        f"{{stage: response}}; got {columns!r:.60}"
+    )
+
+
+def _shortest(columns: Mapping[str, ColumnLevel]) -> Any:
+    return [*columns] if {*columns.values()} <= {"token"} else dict(columns)
+
+
+OwnColumns = Annotated[
+    dict[str, ColumnLevel],
+    BeforeValidator(_levels),
+    PlainSerializer(_shortest),
+    WithJsonSchema(
+        {
+            "type": ["array", "object"],
+            "items": {"type": "string"},
+            "additionalProperties": {"enum": [*get_args(ColumnLevel)]},
+        }
+    ),
+]
+"""A pydantic field for columns of one's own with their levels, or a list of names of tokens'."""
 
 
 NumberField = Annotated[

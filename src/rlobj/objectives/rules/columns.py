@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, Literal, get_args
 
 _RAW = {"reference": "ref_logprobs", "ref": "ref_logprobs", "proxy": "proxy_logprobs"}
 """The TokenBatch columns of log-probs that have a name of their own, by score."""
@@ -81,19 +82,35 @@ FUNCTIONS = {
 }
 """Functions and their arguments."""
 
-_DECLARED: ContextVar[tuple[str, ...]] = ContextVar("declared", default=())
+ColumnLevel = Literal["token", "turn", "response"]
+"""What a column of one's own has one value for."""
+_DECLARED: ContextVar[Mapping[str, ColumnLevel]] = ContextVar("declared")
 
 
 @contextmanager
-def declared(names: tuple[str, ...]) -> Iterator[None]:
-    """Within this context, text may read these columns: an objective's own `columns`."""
-    token = _DECLARED.set(names)
+def declared(columns: Mapping[str, ColumnLevel]) -> Iterator[None]:
+    """Within this context, text may read these columns, each with its level: an objective's own
+    `columns` and those of its scores."""
+    token = _DECLARED.set(columns)
     try:
         yield
     finally:
         _DECLARED.reset(token)
 
 
-def declared_columns() -> tuple[str, ...]:
-    """The columns of `TokenBatch(columns=...)` that text may read."""
-    return _DECLARED.get()
+def declared_columns() -> Mapping[str, ColumnLevel]:
+    """The columns of `TokenBatch(columns=...)` that text may read, each with its level."""
+    return _DECLARED.get({})
+
+
+def levels_of(names: Iterable[str]) -> dict[str, ColumnLevel]:
+    """Columns with one value per token."""
+    return dict.fromkeys(names, "token")
+
+
+def readable_columns(columns: Any) -> dict[str, ColumnLevel]:
+    """The columns of a setting, each with its level; what is wrong in it is left out."""
+    listed = ((name, "token") for name in columns) if isinstance(columns, list | tuple) else ()
+    levels: tuple[ColumnLevel, ...] = get_args(ColumnLevel)
+    pairs: Any = columns.items() if isinstance(columns, Mapping) else listed
+    return {name: level for name, level in pairs if isinstance(name, str) and level in levels}

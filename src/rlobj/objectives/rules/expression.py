@@ -67,6 +67,10 @@ class Expr:
         """This expression and all expressions inside it."""
         return (self, *(node for child in self.children() for node in child.walk()))
 
+    def names(self) -> dict[str, Level]:
+        """The columns that it names itself, each with what it takes it to have one value for."""
+        return {}
+
     def batch_columns(self) -> list[str]:
         """The TokenBatch columns that it reads, besides advantages."""
         return [column for child in self.children() for column in child.batch_columns()]

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlobj.objectives.rules.columns import declared
+from rlobj.objectives.rules.columns import ColumnLevel, declared
 from rlobj.objectives.rules.nodes import (
     Column,
     Function,
@@ -91,14 +91,18 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
     return When(as_rule(rule, "when"), as_number(then), as_number(otherwise))
 
 
-def column(name: str) -> Number:
+def column(name: str, level: ColumnLevel = "token") -> Number:
     """One of the columns of `TokenBatch(columns=...)`, by name.
+
+    Args:
+        name: as the objective declares it in `columns`.
+        level: what it has one value for, as there.
 
     Example:
         >>> str(column("stage") > 1)
         'stage > 1'
     """
-    with declared((name,)):
+    with declared({name: level}):
         return Column(name)
 
 

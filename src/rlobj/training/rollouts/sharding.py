@@ -13,7 +13,7 @@ import itertools
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 import torch
 
+from rlobj.objectives.rules.columns import ColumnLevel
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded, Reward
@@ -131,9 +132,12 @@ def shard(
         owners.update(zip([response.id for response in part], shares, strict=True))
     mine = [[r for r in part if owners[r.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
-    columns = [*config.columns, *(["spurious"] if judge else [])]
+    levels: dict[str, ColumnLevel] = {
+        name: config.objective.columns.get(name, "token") for name in config.columns
+    }
+    levels |= {"spurious": "token"} if judge else {}
     return StepBatch(
-        table=_table(held, config.rewards, device, columns),
+        table=_table(held, config.rewards, device, levels),
         responses=held,
         sizes=[len(part) for part in mine],
         imbalance=_imbalance(parts, owners, comm.size),
@@ -208,9 +212,12 @@ def _imbalance(parts: Sequence[Sequence[Response]], owners: Mapping[int, int], r
 
 
 def _table(
-    held: Sequence[Response], rewards: Reward, device: torch.device, columns: Iterable[str]
+    held: Sequence[Response],
+    rewards: Reward,
+    device: torch.device,
+    levels: Mapping[str, ColumnLevel],
 ) -> TokenBatch:
-    """The tokens of this rank's responses; `columns` are those besides rlobj's."""
+    """The tokens of this rank's responses; `levels` has the columns besides rlobj's."""
     names = rewards.names
     values = [response.grade.rewards or (response.reward,) for response in held]
     values = torch.tensor(values, dtype=torch.float64).reshape(len(held), len(names or [""]))
@@ -236,10 +243,7 @@ def _table(
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
-        columns={
-            name: torch.tensor([value for r in held for value in _column(r, name)])
-            for name in columns
-        },
+        columns={name: _column(held, name, level) for name, level in levels.items()},
         **by_turn,
     )
 
@@ -252,7 +256,13 @@ def _turns(response: Response) -> list[tuple[int, float]]:
     return [(turn, reward) for turn, (size, reward) in parts for _ in range(size)]
 
 
-def _column(response: Response, name: str) -> Sequence[float]:
-    """A column's value of each token."""
-    value = response.columns[name]
-    return value if isinstance(value, Sequence) else [value] * response.length
+def _column(held: Sequence[Response], name: str, level: ColumnLevel) -> torch.Tensor:
+    """A column of a run's own: one value for each response, [B, 1], or each token, [N]."""
+    values = [response.columns[name] for response in held]
+    if level == "response" and not any(isinstance(value, Sequence) for value in values):
+        return torch.tensor(values, dtype=torch.float64)[:, None]
+    spread = (
+        value if isinstance(value, Sequence) else [value] * response.length
+        for value, response in zip(values, held, strict=True)
+    )
+    return torch.tensor([*itertools.chain.from_iterable(spread)], dtype=torch.float64)
