@@ -83,6 +83,7 @@ from .objectives.rules.operators import ratio as ratio
 from .objectives.rules.operators import ref_gap as ref_gap
 from .objectives.rules.operators import reward as reward
 from .objectives.rules.operators import sampler_gap as sampler_gap
+from .objectives.rules.operators import sampler_known as sampler_known
 from .objectives.rules.operators import sign as sign
 from .objectives.rules.operators import sqrt as sqrt
 from .objectives.rules.operators import surprisal as surprisal

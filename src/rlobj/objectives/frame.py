@@ -117,6 +117,12 @@ class Frame(Populations):
             self._columns[name] = values.to(self.dtype)
         return Values(self._columns[name])
 
+    @property
+    def sampler_known(self) -> Tensor:
+        logprobs = self.table.sampler_logprobs
+        assert logprobs is not None  # `_read` has refused a table without them
+        return logprobs.isfinite() & self.decided
+
     def _at_level(self, name: str, level: Level) -> Tensor:
         """A column of a user's own with one value for each token, turn or response.
 

@@ -88,6 +88,9 @@ class Objective(Model):
     and at last all others"""
     phase: rules.RuleField | None = None
     """tokens of this phase; the others count only in the divisor"""
+    let: rules.Let = Field(default={})
+    """names for expressions: `{omega: abs(advantage) * entropy}`. What follows, and later names,
+    may read them"""
     columns: rules.OwnColumns = Field(default={})
     """names in TokenBatch(columns=...) that expressions read, each with what it has one value for:
     `{outcome: response, state: turn}`; a list has names of one value per token"""
@@ -102,7 +105,10 @@ class Objective(Model):
         columns, scores = (
             rules.readable_columns(settings.get(key)) for key in ("columns", "scores")
         )
-        with rules.declared(columns | rules.levels_of(rules.score_columns(scores))):
+        columns |= rules.levels_of(rules.score_columns(scores))
+        if "let" in settings:
+            data = settings | {"let": rules.read_let(settings["let"] or {}, columns)}
+        with rules.declared(columns, data["let"] if "let" in settings else {}):
             return handler(data)
 
     @model_validator(mode="after")
@@ -178,7 +184,7 @@ class Objective(Model):
 
     def reweight(self, weight: rules.Number | str | float) -> Objective:
         """A copy with ω multiplied by `weight`."""
-        with rules.declared(self._declared):
+        with rules.declared(self._declared, self.let):
             number = rules.as_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
@@ -190,7 +196,7 @@ class Objective(Model):
         return self.replace(split=(*self.split_rules, self._read(rule)))
 
     def _read(self, rule: Any) -> rules.Rule:
-        with rules.declared(self._declared):
+        with rules.declared(self._declared, self.let):
             return rules.read_rule(rule)
 
     @property
@@ -548,6 +554,7 @@ class Objective(Model):
                 for who, primitive in owners
                 for path, expression, _ in (() if primitive is None else expressions(primitive))
             ),
+            *((f"let.{name}", node.value) for name, node in self.let.items()),  # type: ignore[attr-defined]
         ]
         return [(who, expression) for who, expression in fields if expression is not None]
 

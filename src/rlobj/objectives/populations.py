@@ -223,8 +223,14 @@ class Populations(Evaluator):
 
     def _quantile(self, node: nodes.Quantile) -> Values:
         ranked = self._population(node, node.value, node.counted)
-        keys, cuts, places = self._kth(node, *ranked, lambda n: node.size(n) if n else 0)
+        keys, cuts, places = self._kth(node, *ranked, node.place)
         data = statistics.from_keys(cuts.to(keys.dtype))
+        if node.interpolate:
+            sizes = self._count(ranked[1], node, node.counted)
+            _, cuts, _ = self._kth(node, *ranked, lambda n: min(node.place(n) + 1, n))
+            above = statistics.from_keys(cuts.to(keys.dtype))
+            share = (node.q * (sizes - 1).double() - (places - 1)).clamp(0, 1)
+            data = torch.lerp(data, above, share.to(data.dtype))
         return self._by_member(node, data, places == 0)
 
     def _rank(self, node: nodes.Rank) -> Values:
@@ -366,5 +372,6 @@ class Populations(Evaluator):
         nodes.Rank: _rank,
         nodes.Sample: _sample,
         nodes.Scan: _scan,
+        nodes.Named: lambda self, node: self.evaluate(node.value),
         CustomRule: _custom_rule,
     }

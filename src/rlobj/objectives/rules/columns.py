@@ -85,22 +85,35 @@ FUNCTIONS = {
 ColumnLevel = Literal["token", "turn", "response"]
 """What a column of one's own has one value for."""
 _DECLARED: ContextVar[Mapping[str, ColumnLevel]] = ContextVar("declared")
+_NAMED: ContextVar[Mapping[str, Any]] = ContextVar("named")
 
 
 @contextmanager
-def declared(columns: Mapping[str, ColumnLevel]) -> Iterator[None]:
-    """Within this context, text may read these columns, each with its level: an objective's own
-    `columns` and those of its scores."""
-    token = _DECLARED.set(columns)
+def declared(
+    columns: Mapping[str, ColumnLevel], named: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Within this context, text may read these names.
+
+    Args:
+        columns: an objective's own columns and those of its scores, each with its level.
+        named: expressions by their names: an objective's `let`.
+    """
+    tokens = _DECLARED.set(columns), _NAMED.set(named or {})
     try:
         yield
     finally:
-        _DECLARED.reset(token)
+        _DECLARED.reset(tokens[0])
+        _NAMED.reset(tokens[1])
 
 
 def declared_columns() -> Mapping[str, ColumnLevel]:
     """The columns of `TokenBatch(columns=...)` that text may read, each with its level."""
     return _DECLARED.get({})
+
+
+def named_expressions() -> Mapping[str, Any]:
+    """The expressions that text may read by a name."""
+    return _NAMED.get({})
 
 
 def levels_of(names: Iterable[str]) -> dict[str, ColumnLevel]:

@@ -33,6 +33,7 @@ from rlobj.objectives.rules.populations import (
     Unit,
 )
 
+SAMPLER_KNOWN = "sampler_known"
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -143,10 +144,19 @@ class Number(Expr):
         return MeanCut(self, limit, _rule_or_none(within), by)
 
     def quantile(
-        self, q: float, within: Rule | str | None = None, by: By = "update", of: Unit = "token"
+        self,
+        q: float,
+        within: Rule | str | None = None,
+        by: By = "update",
+        of: Unit = "token",
+        interpolate: bool = False,
     ) -> Number:
-        """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`."""
-        return Quantile(self, q, _rule_or_none(within), by, of)
+        """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`.
+
+        With `interpolate`, the value at q·(n − 1) places above the smallest one, linear between
+        two values, as `torch.quantile` has it. The other arguments are those of `top`.
+        """
+        return Quantile(self, q, _rule_or_none(within), by, of, interpolate)
 
     def rank(self, within: Rule | str | None = None, by: By = "update") -> Number:
         """(rank − 1)/(n − 1) among the population's n values: 0 = smallest, 1 = largest.
@@ -352,6 +362,42 @@ class NamedReward(Number):
 
 
 @dataclass(frozen=True)
+class Named(Expr):
+    """A name that an objective's `let` gives to an expression."""
+
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        return self.name
+
+    def expanded(self) -> Expr:
+        return self.value.expanded()
+
+
+class NamedNumber(Named, Number):
+    """A number with a name."""
+
+
+class NamedRule(Named, Rule):
+    """A rule with a name."""
+
+
+@dataclass(frozen=True)
+class SamplerKnown(Rule):
+    """`sampler_known`: the sampler reported the token's log-prob; never undefined."""
+
+    reads_tokens: ClassVar[bool] = True
+    level: ClassVar[Level] = Level.TOKEN
+
+    def __str__(self) -> str:
+        return SAMPLER_KNOWN
+
+    def batch_columns(self) -> list[str]:
+        return ["sampler_logprobs"]
+
+
+@dataclass(frozen=True)
 class Constant(Number):
     """A number."""
 
@@ -512,13 +558,14 @@ class MeanCut(Ranking, Rule):
 
 @dataclass(frozen=True)
 class Quantile(Ranking, Number):
-    """The ceil(q·n)-th smallest value of a population; see `Number.quantile`."""
+    """A quantile of a population; see `Number.quantile`."""
 
     value: Number
     q: float
     within: Rule | None = None
     by: By = "update"
     of: Unit = "token"
+    interpolate: bool = False
 
     def __post_init__(self) -> None:
         self.settle_by("quantile", CUT_BY)
@@ -533,9 +580,10 @@ class Quantile(Ranking, Number):
     def level(self) -> Level:
         return self.by_level if self.by in FINEST else self.counted
 
-    def size(self, population: int) -> int:
-        """The value's place from below, from 1."""
-        return max(rounded_share(self.q, population, "ceil"), 1)
+    def place(self, population: int) -> int:
+        """The value's place from below, from 1; the lower one of two; 0 in an empty population."""
+        rounding: Rounding = "linear" if self.interpolate else "ceil"
+        return max(rounded_share(self.q, population, rounding), 1) if population else 0
 
 
 @dataclass(frozen=True)

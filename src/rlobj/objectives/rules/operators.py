@@ -15,12 +15,15 @@
     exp(x), log(x), sqrt(x), sign(x), abs(x), minimum(x, y), maximum(x, y), clip(x, low, high)
     when(surprisal.top(0.1), "W", 1)           a number per token; W is a controller's value
 
+    sampler_known                              the sampler reported the token's log-prob
     turn_reward.suffix_sum()                   the rewards of this turn and of those after it
     turn_reward.mean(by="group_turn")          the mean over the group's turns of this number
 
 Each population is that of the update, of a group, of a position in a group's responses, of a
 response, of a turn, or of a group's turns of one number: by="update", "group", "position",
-"response", "turn" or "group_turn". A token on which a number is undefined belongs to no population.
+"response", "turn" or "group_turn". by="state" is those of a group that have the same value in the
+column `state` of one's own, which holds whole numbers; a negative one is in none. A token on which
+a number is undefined belongs to no population.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from rlobj.objectives.rules.nodes import (
     Function,
     Number,
     Rule,
+    SamplerKnown,
     When,
     as_number,
     as_rule,
@@ -113,5 +117,5 @@ advantage, reward, ratio = map(Column, ("advantage", "reward", "ratio"))
 length, position, covariance = map(Column, ("length", "position", "covariance"))
 proxy_gap, ref_gap, sampler_gap = map(Column, ("proxy_gap", "ref_gap", "sampler_gap"))
 collision, old_collision = Column("collision"), Column("old_collision")
-gradient_norm = Column("gradient_norm")
+gradient_norm, sampler_known = Column("gradient_norm"), SamplerKnown()
 turn, turn_position, turn_reward = map(Column, ("turn", "turn_position", "turn_reward"))
