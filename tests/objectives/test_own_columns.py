@@ -168,3 +168,12 @@ def test_padded_columns_of_responses_stay_theirs() -> None:
     batch = TokenBatch.from_padded(mask, mask * -1.0, columns={"outcome": [3, 4]})
     assert batch.columns["outcome"].tolist() == [3, 4]
     assert numbers("outcome.sum()", [batch.replace(rewards=[1, 0])]) == [7, 7]
+
+
+def test_staleness_is_a_number_of_responses_and_0_without_it() -> None:
+    batch = tokens([2, 1, 1], [-1.0] * 4, rewards=[1, 0, 1])
+    assert numbers("staleness.mean()", [batch]) == [0] * 4
+    late = batch.replace(staleness=[0, 3, 9])
+    assert numbers("staleness.mean()", [late]) == [4] * 4
+    assert numbers("staleness > 2", late.split(2)) == [0, 0, 1, 1]
+    assert Objective(drop="staleness > 2").plan([late]).kept == 2

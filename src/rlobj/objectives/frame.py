@@ -86,7 +86,7 @@ class Frame(Populations):
 
     def _read(self, name: str, who: str) -> Tensor:
         """A TokenBatch column, detached; finite on rows of decided responses, [N]."""
-        if name == "rewards":  # [B]; NaN means undecided
+        if name in ("rewards", "staleness"):  # [B]; a reward that is NaN means undecided
             return self.table.column(name, who).detach()
         return self.table.finite(name, who)
 
@@ -199,6 +199,7 @@ _VALUES: dict[str, Callable[[Frame], Tensor]] = {
         frame.batch("logprobs"), frame.batch("old_logprobs")
     ).exp(),
     "length": lambda frame: frame.table.lengths,
+    "staleness": lambda frame: frame.table.column("staleness", "the rule"),
     "position": lambda frame: frame.table.positions,
     "turn": lambda frame: frame.table.turn_numbers[frame.table.turn_starts],
     "turn_position": lambda frame: (

@@ -12,7 +12,7 @@ from rlobj.base.errors import BatchError, nearest
 
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
-_BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "mask")
+_BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "staleness", "mask")
 
 
 def read_column(name: str, value: Any, device: torch.device | None = None) -> torch.Tensor:

@@ -19,7 +19,7 @@ from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import token_columns
 from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
 
-_PER_RESPONSE = ("groups", "ids", "rewards")
+_PER_RESPONSE = ("groups", "ids", "rewards", "staleness")
 PER_TOKEN = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"),
     *("proxy_logprobs", "collision", "old_collision", "entropy_sensitivity"),
@@ -51,6 +51,8 @@ class TokenBatch:
             find the rows of a table in a plan.
         rewards: [B], or [B, K] for K rewards, or None; NaN = undecided: a response with an
             undecided reward is treated as empty.
+        staleness: int [B] or None, steps between the weights that sampled the response and those
+            that train on it; default: 0.
         old_logprobs: [N] or None, log π_old(o_t); default: `logprobs` detached (on-policy).
         entropy: [N] or None, H of π_θ at the token's position, nats; may carry a gradient.
         old_entropy: [N] or None, H of π_old, nats; default: `entropy` detached, if
@@ -90,6 +92,7 @@ class TokenBatch:
     logprobs: Tensor
     ids: Tensor | None = None
     rewards: Tensor | None = None
+    staleness: Tensor | None = None
     old_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     old_entropy: Tensor | None = None
@@ -124,7 +127,7 @@ class TokenBatch:
             value = token_columns.read_column(name, value, logprobs.device)
             if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
                 raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
-            if name in ("lengths", "groups", "ids", "turn"):
+            if name in ("lengths", "groups", "ids", "staleness", "turn"):
                 value = token_columns.whole_numbers(name, value)
             else:
                 value = token_columns.full_precision(value, logprobs.dtype)
@@ -343,6 +346,8 @@ class TokenBatch:
         if value is None and self.old_logprobs is None and name in _OLD:
             value = getattr(self, name.removeprefix("old_"))
             value = None if value is None else value.detach()
+        if value is None and name == "staleness":
+            return torch.zeros_like(self.lengths)
         if value is None and name == "turn":
             return self.turn_numbers
         if value is None and name == "turn_reward" and not self.turn_numbers.any():

@@ -134,6 +134,8 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     for name, column in values.items():
         if column is not None:
             columns[name] = _lists(numpy(column), lengths)
+    if table.staleness is not None:
+        columns["staleness"] = pyarrow.array(numpy(table.staleness))
     for name in of_responses:
         columns[name] = pyarrow.array(numpy(own[name]), from_pandas=True)
     return pyarrow.table(columns)
@@ -228,6 +230,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         rewards=rewards if rewards is None or not names else rewards.reshape(len(rows), -1),
         reward_names=names,
         reward_weights=described["reward_weights"],
+        staleness=_own(rows["staleness"])[:, 0] if "staleness" in present else None,
         columns={name[len(_OWN) :]: _own(rows[name]) for name in present if name.startswith(_OWN)},
         **columns,
     )

@@ -48,6 +48,7 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reward": ("R, the response's reward; reward('name') is one of several", ("rewards",)),
     "ratio": ("r = π / π_old", ("logprobs", "old_logprobs")),
     "length": ("trained tokens in the response", ()),
+    "staleness": ("steps between the weights that sampled and those that train", ("staleness",)),
     "position": ("index in the response, from 0", ()),
     "turn": ("turn of the conversation, from 0", ("turn",)),
     "turn_position": ("index in the turn, from 0", ("turn",)),
@@ -66,7 +67,10 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Meaning of each column, and the TokenBatch columns that it needs."""
 
-LEVELS = {"reward": "response", "length": "response", "turn": "turn", "turn_reward": "turn"}
+LEVELS = {
+    **dict.fromkeys(("reward", "length", "staleness"), "response"),
+    **dict.fromkeys(("turn", "turn_reward"), "turn"),
+}
 """Columns with one value per response or per turn; all others have one per token."""
 
 FUNCTIONS = {

@@ -95,6 +95,7 @@ def shard(
     device: torch.device,
     judge: Judge | None = None,
     hints: Hints | None = None,
+    step: int = 0,
 ) -> StepBatch:
     """This rank's part of a step; called by all ranks together.
 
@@ -110,6 +111,7 @@ def shard(
         judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
             NaN = not judged.
         hints: encodes the prompts of scores.
+        step: steps that were trained before.
     """
     local = rollout.responses
     if comm.size > 1 or judge is not None or hints is not None:  # else nothing travels
@@ -137,7 +139,7 @@ def shard(
     }
     levels |= {"spurious": "token"} if judge else {}
     return StepBatch(
-        table=_table(held, config.rewards, device, levels),
+        table=_table(held, config.rewards, device, levels, step),
         responses=held,
         sizes=[len(part) for part in mine],
         imbalance=_imbalance(parts, owners, comm.size),
@@ -216,6 +218,7 @@ def _table(
     rewards: Reward,
     device: torch.device,
     levels: Mapping[str, ColumnLevel],
+    step: int,
 ) -> TokenBatch:
     """The tokens of this rank's responses; `levels` has the columns besides rlobj's."""
     names = rewards.names
@@ -239,6 +242,7 @@ def _table(
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
         ids=torch.tensor([response.id for response in held], dtype=torch.int64),
         rewards=values if names else values[:, 0],
+        staleness=torch.tensor([step - response.weight_version for response in held]).long(),
         reward_names=names,
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
