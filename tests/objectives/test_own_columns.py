@@ -15,6 +15,7 @@ from rlobj import BatchError, ConfigError, Objective, TokenBatch, column, reward
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import declared, parse
 from rlobj.objectives.statistics import SingleProcess
+from rlobj.settings.run_config import RunConfig
 
 LEVELS: Any = {"outcome": "response", "state": "turn", "role": "response", "mark": "token"}
 LARGE = 2**60
@@ -177,3 +178,11 @@ def test_staleness_is_a_number_of_responses_and_0_without_it() -> None:
     assert numbers("staleness.mean()", [late]) == [4] * 4
     assert numbers("staleness > 2", late.split(2)) == [0, 0, 1, 1]
     assert Objective(drop="staleness > 2").plan([late]).kept == 2
+
+
+def test_the_columns_of_a_run_keep_the_levels_that_its_objective_declares() -> None:
+    objective = {"columns": {"state": "response"}, "drop": "reward < reward.mean(by='state')"}
+    run = RunConfig(columns={"state": "data", "mark": "reward"}, objective=objective)
+    assert run.objective.columns == {"state": "response", "mark": "token"}
+    again = RunConfig(columns={"state": "data", "mark": "reward"}, objective=run.objective)
+    assert again.objective == run.objective
