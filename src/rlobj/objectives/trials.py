@@ -71,6 +71,7 @@ def _table(
         columns["old_logprobs"] = columns["logprobs"] - 0.01
     scores = {f"{name}_logprob": columns["old_logprobs"] for name in objective.scores}
     scores |= {f"{name}_entropy": base for name in objective.scores}
+    own = {"token": base, "turn": columns["turn"], "response": torch.arange(len(lengths)) % 2}
     reward_values = torch.tensor(rewards).float()
     return TokenBatch(
         lengths=torch.tensor(lengths),
@@ -78,6 +79,6 @@ def _table(
         ids=torch.arange(len(lengths)),
         rewards=reward_values[:, None].expand(-1, len(names)) if names else reward_values,
         reward_names=names or None,
-        columns={**dict.fromkeys(objective.columns, base), **scores},
+        columns={**{name: own[level] for name, level in objective.columns.items()}, **scores},
         **columns,
     )
