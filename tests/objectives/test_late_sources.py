@@ -235,10 +235,10 @@ def test_three_ranks_give_the_same_gradient(name: str) -> None:
         torch.testing.assert_close(gradient, slope[rollout.rows(part)], **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("cost", "floor", "cap"),
-    [(2.39, 0.8, 1.2), (2.5, 0.95, 1.3), (3.1, 0.95, 1.6), (3.9, 0.95, 2.0), (4.5, 0.95, 2.0)],
-)
+SEARCHED = [(2.3 + 0.2 * k, 0.95, 1.2 + 0.1 * k) for k in range(1, 9)]
+
+
+@pytest.mark.parametrize(("cost", "floor", "cap"), [(2.39, 0.8, 1.2), *SEARCHED, (9, 0.95, 2.0)])
 def test_bapo_takes_the_first_cap_that_suffices(cost: float, floor: float, cap: float) -> None:
     """A ratio of e with A = 1, one of 1 with A = -cost, and one of 0.9 with a small A < 0."""
     small = 1e-3
@@ -250,3 +250,24 @@ def test_bapo_takes_the_first_cap_that_suffices(cost: float, floor: float, cap: 
     )
     expected = -(cap - cost - small * max(0.9, floor)) / 3
     assert load_preset("bapo").objective(batch).loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+def weights_of(name: str, batch: TokenBatch) -> list[float]:
+    return load_preset(name).objective.plan([batch]).weights[0].tolist()
+
+
+@pytest.mark.parametrize(("change", "kept"), [(0.143, True), (0.147, False)])
+def test_cppo_interpolates_the_quantile_of_changes(change: float, kept: bool) -> None:
+    """Of 0.06, `change` and ten of 0, b is 0.9 of 0.06. The limit is 0.15 + b - 0.06 = 0.144."""
+    changes = [0.06, change, *[0.0] * 10]
+    batch = tokens([12], [math.log(0.5 + x) for x in changes], advantages=[1.0])
+    batch = batch.replace(old_logprobs=torch.full((12,), math.log(0.5), dtype=torch.float64))
+    assert [w > 0 for w in weights_of("cppo", batch)] == [True, kept, *[True] * 10]
+
+
+@pytest.mark.parametrize(("q", "kept"), [(0.01, True), (0.02, False)])
+def test_kpop_reads_a_probability_below_1e_6_as_1e_6(q: float, kept: bool) -> None:
+    """The KLs are q*log(q/1e-6) and less: 0.082 and 0.178. Of 1e-12 they would be 0.22 and more."""
+    read = {name: [math.log(q)] for name in ("old_logprobs", "sampler_logprobs")}
+    batch = tokens([1], [math.log(1e-12)], advantages=[1.0], **read)
+    assert [w > 0 for w in weights_of("kpop", batch)] == [kept]
