@@ -179,6 +179,12 @@ def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns,
         run_training(config, tmp_path / "run")
 
 
+def test_gigpo_asks_where_the_states_of_its_turns_come_from():
+    message = "objective.columns: state: nothing says where .* Use columns.state=data, reward, or"
+    with pytest.raises(ConfigError, match=message):
+        prepared(compose("gigpo", [("the test", {"data": {"source": "calculator"}})]))
+
+
 def test_a_preset_names_columns_and_another_layer_changes_them():
     Path("own.yaml").write_text(
         "base: grpo\ncolumns: {drawn: 'mine.py:drawn', hard: data}\n"
