@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import markdown_tables as md
@@ -88,6 +89,44 @@ def collapse_table() -> str:
     return md.table(header, rows)
 
 
+def real_table() -> str:
+    """The study of a real model: one row for each objective, with all seeds."""
+    study = _results("real")
+    rows = []
+    for arm in dict.fromkeys(run["arm"] for run in study["runs"]):
+        runs = [run for run in study["runs"] if run["arm"] == arm]
+        until = [run["tokens_until"] for run in runs]
+        dropped = sum(run["tokens_dropped"] for run in runs)
+        share = dropped / sum(run["tokens"][-1] for run in runs)
+        rows.append(
+            [
+                f"`{arm}`",
+                ", ".join(f"{run['accuracy'][-1]:.3f}" for run in runs),
+                f"{fmean(run['accuracy'][-1] for run in runs):.3f}",
+                ", ".join("–" if tokens is None else f"{tokens:,.0f}" for tokens in until),
+                ", ".join(f"{run['entropy'][-1]:.2f}" for run in runs),
+                f"{dropped:.0f} ({share:.2%})" if dropped else "0",
+            ]
+        )
+    header = (
+        *("objective", "accuracy at the end, by seed", "mean", "tokens until 0.5"),
+        *("entropy at the end, nats", "dropped tokens"),
+    )
+    return md.table(header, rows)
+
+
+def real_dropped_table() -> str:
+    """Where the dropped tokens of the real model stood in their responses."""
+    study = _results("real")["dropped"]
+    kinds = list(dict.fromkeys(token["kind"] for token in study))
+    rows = []
+    for arm in dict.fromkeys(token["arm"] for token in study):
+        tokens = [token for token in study if token["arm"] == arm]
+        counts = [sum(token["kind"] == kind for token in tokens) for kind in kinds]
+        rows.append([f"`{arm}`", *(f"{count} ({count / len(tokens):.0%})" for count in counts)])
+    return md.table(["objective", *kinds], rows)
+
+
 def verifier_table() -> str:
     """The errors of the verifier and of other graders on the blind half."""
     study = _results("verifier")
@@ -158,6 +197,8 @@ STUDIES: dict[str, Callable[[], str]] = {
     "collapse": collapse_table,
     "diagnosis": diagnosis_table,
     "sampler-checks": sampler_checks_table,
+    "real": real_table,
+    "real-dropped": real_dropped_table,
     "verifier": verifier_table,
     "stability-plan": stability_plan,
     **{

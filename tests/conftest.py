@@ -44,6 +44,7 @@ LONGEST = (
     *("test_measurements.py", "test_eval_program.py", "test_surviving_samplers.py"),
     *("test_docs.py", "test_floors.py", "test_recorder.py", "test_score_models.py"),
     *("test_packaging.py", "test_trl_versions.py", "test_trl_windows.py", "test_hangs.py"),
+    *("test_strategies.py", "test_conversation.py", "test_in_trl.py"),
 )
 """Files that take long, in either part. None of them runs vLLM in the process of the tests."""
 
@@ -85,10 +86,20 @@ def policy(tmp_path_factory):
 @pytest.fixture(scope="session")
 def smollm2():
     """The folder of SmolLM2-135M-Instruct; a test is skipped that cannot have it."""
-    from benchmarks.real_model import real_model
+    return _real("real_model")
+
+
+@pytest.fixture(scope="session")
+def smollm2_file():
+    """The GGUF file of SmolLM2-135M-Instruct; a test is skipped that cannot have it."""
+    return _real("real_file")
+
+
+def _real(what):
+    from benchmarks import real_model
 
     try:
-        return real_model()
+        return getattr(real_model, what)()
     except (ConnectionError, ImportError) as error:
         pytest.skip(f"no SmolLM2: {error}")
 

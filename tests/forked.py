@@ -46,6 +46,8 @@ IMPORTED = (
 ALSO = "FORKED_IMPORTS"
 WITH_VLLM = {ALSO: "vllm.entrypoints.llm vllm.v1.engine.llm_engine vllm.v1.worker.cpu_worker"}
 """A variable of processes that are forked from one that has imported these as well."""
+ON_CPUS = {"CUDA_VISIBLE_DEVICES": ""}
+"""A variable of processes that compute on CPUs, also where there is a GPU."""
 Words = Sequence[str | Path]
 
 
@@ -144,6 +146,8 @@ def run_ranks(
 ) -> str:
     """The same words in several processes, as torchrun starts them; what the first printed.
 
+    Several compute on CPUs, also where there is a GPU: NCCL does not share one between processes.
+
     Args:
         words: as of `Forked`.
         count: how many processes.
@@ -152,7 +156,7 @@ def run_ranks(
         variables: added to the environment.
     """
     port, end = str(free_port()), time.monotonic() + timeout
-    same = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    same = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **ON_CPUS}
     processes: list[Forked] = []
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]

@@ -21,6 +21,8 @@ from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 QUICK = {
+    "model.dtype": "float32",
+    "sampling.engine": "transformers",
     "training.steps": 2,
     "sampling.prompts_per_step": 4,
     "sampling.group_size": 4,

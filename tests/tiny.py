@@ -52,14 +52,18 @@ def start(tokens: list[str], answer: str, **row: Any) -> int:
 
 
 def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
-    """A preset on `max-digits` from random weights; sections override."""
+    """A preset on `max-digits` from random weights; sections override.
+
+    Runs compute in float32 and sample with transformers also where there are a GPU and vLLM.
+    """
     quick = {
+        "sampling": {"engine": "transformers"},
         "training": {"updates_per_step": 1},
         "evaluation": {"every": 0},
         "checkpoint": {"every": 0},
         "output": {"tables_every": 0},
     }
-    mine = merge({"model": {"name": str(policy)}, **quick}, sections)
+    mine = merge({"model": {"name": str(policy), "dtype": "float32"}, **quick}, sections)
     recipe = _recipe(preset)
     own = {"columns": dict.fromkeys(recipe["objective"].get("columns", ()), f"{__file__}:start")}
     profile = merge(PROFILES["max-digits"], limits(flattened(recipe)))

@@ -4,9 +4,8 @@
 
 Each fault hits a tiny run. The run is then resumed, and its final weights are compared with those
 of a run that nothing happened to. What was measured stays in DIR/outcomes.json and is not measured
-again, unless --only names a part of it. --full adds 20 kills at random moments, and a run of
-2,000 steps with many faults and the memory of its server. --before FILE shows the
-outcomes.json of another version beside this one.
+again, unless --only names a part of it. --full adds 20 kills at random moments. --before FILE shows
+the outcomes.json of another version beside this one.
 
 Program: how the program that was hit ended. Lost: steps that were trained again after the fault, or
 all of them if the run could not be resumed. Final weights: those of the newest checkpoint at the
@@ -30,14 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import kinds
-from benchmarks.faults.night import night
 from benchmarks.faults.programs import KEY, Fault, Outcome, Place, save_policy
 from benchmarks.harness import Table, commit, note, parser, write
 
-LONG: dict[str, Fault] = {
-    "20 kills": partial(kinds.kills, count=20),
-    "night": partial(night, steps=2000, kills=5),
-}
+LONG: dict[str, Fault] = {"20 kills": partial(kinds.kills, count=20)}
 """What --full adds."""
 CELLS = ("program", "lost", "final weights")
 ENDS = {-9: "killed", 0: "ended well", 1: "stopped", 2: "refused", 130: "interrupted"}

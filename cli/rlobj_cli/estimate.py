@@ -19,8 +19,8 @@ def estimate(
         typer.Option(
             "--model",
             "-m",
-            metavar="FOLDER|ID",
-            help="Causal language model: a folder with a config.json, or a hub id.",
+            metavar="FOLDER|FILE|ID",
+            help="Causal language model: a folder with a config.json, a GGUF file, or a hub id.",
         ),
     ],
     gpus: Annotated[
@@ -61,6 +61,7 @@ def estimate(
       rlobj estimate --model Qwen/Qwen3-1.7B-Base --gpus A100 --set sampling.max_tokens=4096
       rlobj estimate --model ./Qwen3-8B-Base --gpus 8x80 --set model.lora.rank=16 --json
     """
+    from rlobj.models.location import require_model
     from rlobj.settings.building import build_config
     from rlobj.settings.layers import file_layer, layers_of, origins, parse_setting
 
@@ -74,6 +75,8 @@ def estimate(
     if "data.source" not in origins(layers):
         layers.insert(0, ("any problems", {"data": {"source": "addition"}}))
     built = build_config(layers)
+    if built.model.name is not None:
+        require_model(built.model.name)
     longest = built.sampling.max_tokens
     if mean_tokens is not None and not 1 <= mean_tokens <= longest:
         raise ConfigError(

@@ -112,7 +112,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A run (its newest checkpoint), a model folder, a hub id, or: embedded.",
+            help="A run (its newest checkpoint), a model folder or GGUF file, a hub id, or: "
+            "embedded.",
         ),
     ],
     checkpoint: Annotated[

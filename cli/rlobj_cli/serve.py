@@ -6,6 +6,7 @@ import contextlib
 import math
 import signal
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +30,10 @@ _SHORT_LIFE, _DEATHS = 60.0, 5
 
 def serve(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model folder, a hub id, a run, or: embedded.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A model folder or GGUF file, a hub id, a run, or embedded."
+        ),
     ],
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0: all addresses.")
@@ -69,6 +73,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with working(console):
         from rlobj.evaluation.engines import find_model
+        from rlobj.models.gguf_files import stored_as
         from rlobj.settings.layers import merged, parse_setting
 
         arguments = merged(("--set", parse_setting(text)) for text in settings or [])
@@ -81,7 +86,7 @@ def serve(
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:
         try:
-            _run(console, server, model)
+            _run(console, server, model, stored_as(source))
             if supervise:
                 _supervise(console, server)
             server.join()
@@ -99,8 +104,8 @@ def _last_line(log: Path) -> str:
     return next((line for line in reversed(lines) if line), "")
 
 
-def _run(console: Console, server: Server, model: str) -> None:
-    """Wait until the server answers, and say how to use it."""
+def _run(console: Console, server: Server, model: str, notes: Mapping[str, str]) -> None:
+    """Wait until the server answers, and say how to use it, with notes about the model by name."""
     started = time.monotonic()
     console.print(Text.assemble(("rlobj serve", "bold"), f"  {model}"))
     console.print(Text(f"vLLM starts; its log is {server.log}", style="dim"), soft_wrap=True)
@@ -109,7 +114,8 @@ def _run(console: Console, server: Server, model: str) -> None:
     key = "the value of RLOBJ_API_KEY"
     if server.key_path is not None:
         key = f"{server.key_path} (your trainers on this machine find it)"
-    for name, text in {"url": server.url, "weights": server.dtype, "key": key}.items():
+    facts = {"url": server.url, "weights": server.dtype, **notes, "key": key}
+    for name, text in facts.items():
         console.print(Text.assemble((f"  {name:9}", "dim"), text), soft_wrap=True)
     named = "" if model == "embedded" else f" --model {model}"
     where = "" if server.default_url else f" --set sampling.server.url={server.url}"

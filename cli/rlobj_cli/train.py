@@ -25,9 +25,10 @@ def train(
         typer.Option(
             "--model",
             "-m",
-            metavar="FOLDER|ID",
-            help="Causal language model: a folder, a hub id, or embedded (the default): a tiny "
-            "policy for the built-in tasks and for problems of digits and + - * , = only.",
+            metavar="FOLDER|FILE|ID",
+            help="Causal language model: a folder, a GGUF file, a hub id, or embedded (the "
+            "default): a tiny policy for the built-in tasks and for problems of digits and "
+            "+ - * , = only.",
         ),
     ] = None,
     data: Annotated[

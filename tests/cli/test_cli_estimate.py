@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import RepositoryNotFoundError
 from transformers import Qwen3Config
 from typer.testing import CliRunner
 
@@ -111,7 +114,41 @@ def test_a_number_that_no_model_has_is_refused_by_name(
     assert f"has {key} = {value!r}; expected a whole number from 1 to" in text
 
 
-def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlobj.sizing.sizes.Size.named", lambda *_, **__: None)
-    text = " ".join(output("--model", "nobody/none", "--gpus", "80", code=2).split())
-    assert "hf download ID config.json --local-dir FOLDER" in text
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What the hub raises when it is asked for a model, and there is no cache."""
+    errors: list[Exception] = []
+
+    def asked(self: HfApi, name: str, timeout: float) -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(HfApi, "model_info", asked)
+    return errors
+
+
+COMMANDS = (
+    ("estimate", "--gpus", "80"),
+    ("train", "--dry-run", "--preset", "grpo", "--data", "addition"),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+def test_a_model_that_the_hub_does_not_have_is_refused(
+    command: tuple[str, ...], hub: list[Exception]
+) -> None:
+    hub.append(RepositoryNotFoundError("404", response=Mock()))
+    result = runner.invoke(app, [*command, "--model", "nobody/none"])
+    assert result.exit_code == 2
+    words = " ".join(result.output.split())
+    assert "there is no model 'nobody/none', here or on the hub" in words
+
+
+def test_without_a_hub_only_this_machine_is_asked(hub: list[Exception]) -> None:
+    hub.append(ConnectionError("no route"))
+    texts = {}
+    for command, code in zip(COMMANDS, (2, 0), strict=True):
+        result = runner.invoke(app, [*command, "--model", "nobody/none"])
+        assert result.exit_code == code, result.output
+        texts[command[0]] = " ".join(result.output.split())
+    assert "hf download ID config.json --local-dir FOLDER" in texts["estimate"]
+    assert "the config.json of nobody/none is not on this machine" in texts["train"]

@@ -34,9 +34,8 @@ SAMPLE = Response(
     "stop",
     0,
     TURNS,
-    problem=Problem("1", "1*2=", "2", {"hint": "x"}),
 )
-PROBLEM = with_turns(SAMPLE)
+PROBLEM = with_turns(Problem("1", "1*2=", "2", {"hint": "x"}), SAMPLE)
 
 
 def test_the_reward_environment_adds_up_the_turns_and_knows_what_is_right():
@@ -84,9 +83,8 @@ def test_a_conversation_that_was_cut_is_graded_as_the_setting_says(end, at_limit
     [(0.75, 1.0, (0.25, 0.5)), (0.7, 0.2, (0.05, 0.65)), (1.0, 0.0, (0.0, 1.0))],
 )
 def test_the_rewards_of_turns_add_up_to_that_of_the_response(reward, weight, expected):
-    graded = replace(SAMPLE, grade=Graded(reward, None, "", None))
-    assert turn_rewards(graded, weight) == pytest.approx(expected)
-    assert turn_rewards(replace(graded, turns=()), weight) == ()
+    assert turn_rewards(TURNS, reward, weight) == pytest.approx(expected)
+    assert turn_rewards((), reward, weight) == ()
 
 
 def test_the_weight_of_the_environment_is_that_among_several_rewards():

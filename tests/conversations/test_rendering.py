@@ -90,6 +90,8 @@ def test_a_template_that_cannot_hold_the_conversation_is_refused_with_the_reason
     assert f"the chat template of '{name}'" in str(found.value)
     assert reason in str(found.value)
     assert "chat_template.jinja" in str(found.value)
+    assert "or use model.chat_template=false" in str(found.value)
+    assert ("environment.calls=hermes" in str(found.value)) == bool(tools)
 
 
 @pytest.mark.parametrize("name", ["gemma", "llama3"])

@@ -12,7 +12,7 @@ def test_error_says_what_the_path_is_when_it_is_not_a_model(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "run" / "checkpoints" / "step-000002").mkdir(parents=True)
     (tmp_path / "run" / "config.resolved.yaml").write_text("")
-    with pytest.raises(ConfigError, match="is a file; a model is a folder or a hub id"):
+    with pytest.raises(ConfigError, match="is a file; a model is a folder, a GGUF file"):
         require_model(str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"is a run, not a model.*step-000002.model"):
         require_model(str(tmp_path / "run"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from runs import metrics
 from tiny import EIGHT, tiny_config
@@ -204,6 +205,7 @@ def test_held_out_problems_that_are_trained_on_are_counted():
     assert str(known_problems(train, test)).startswith("2 of 4 held-out problems are also training")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is about a machine without a GPU")
 def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
     heard: dict[str, str] = {}
 
@@ -213,7 +215,11 @@ def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
 
     data = {"source": str(write_problems(tmp_path, 100)), "template": "{prompt}"}
     config = tiny_config(
-        policy, data=data, evaluation={"every": 1, "samples": 1}, training={"steps": 1}
+        policy,
+        data=data,
+        sampling={"engine": "auto"},
+        evaluation={"every": 1, "samples": 1},
+        training={"steps": 1},
     )
     run = tmp_path / "run"
     run_training(config, run, CallerInputs(callbacks=[Listener()]))

@@ -24,6 +24,7 @@ import rlobj
 from rlobj.ranks import ProcessGroup
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import Parallel, build_parallel, open_processes
+from rlobj.training.parallel.ddp import Replicated
 
 VOCABULARY = 48
 GROUP = 4
@@ -315,6 +316,18 @@ def main(strategies: Sequence[str], folder: Path) -> None:
         comm.gather(None)
 
 
+def plain(folder: Path) -> None:
+    """The trainings in this process alone, with plain AdamW."""
+    with contextlib.ExitStack() as stack:
+        accelerator = open_processes(stack, grouped=False)
+
+        def build(autocast: torch.dtype | None) -> Replicated:
+            return Replicated(accelerator, "ddp", max_grad_norm=0.5)
+
+        results = trainings(build, folder, "plain", mishaps=False)
+    (folder / "plain.json").write_text(json.dumps(results), encoding="utf-8")
+
+
 def trainings(build: Build, folder: Path, strategy: str, mishaps: bool = True) -> dict[str, Any]:
     """All trainings with a strategy."""
     parallel = build(None)
@@ -325,4 +338,7 @@ def trainings(build: Build, folder: Path, strategy: str, mishaps: bool = True) -
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].split(","), Path(sys.argv[2]))
+    if sys.argv[1] == "plain":
+        plain(Path(sys.argv[2]))
+    else:
+        main(sys.argv[1].split(","), Path(sys.argv[2]))

@@ -114,7 +114,8 @@ class Step:
         objective = self.config.resolved_objective()
         dtype = torch.float32 if self.autocast else torch.float64
         scorer = sharp(0, self.packed, dtype, self.rope)
-        reference = Score(ScoreConfig(), sharp(1, dtype=dtype).requires_grad_(False))
+        other = sharp(1, dtype=dtype).to(self.parallel.device).requires_grad_(False)
+        reference = Score(ScoreConfig(), other)
         scores = {"reference": reference} if "reference" in objective.read_scores else {}
         learner = Learner(self.config, objective, self.parallel, scorer, scores, self.autocast)
         random = torch.Generator().manual_seed(0)

@@ -58,6 +58,7 @@ def test_python_names_several_sources(policy, tmp_path, files):
     """A list of names is no list of rows; a row may have a column called source."""
     settings = {"training.steps": 1, "data.template": "{prompt}", "evaluation.every": 0}
     settings |= {"sampling.max_tokens": 2, "output.tables_every": 0}
+    settings["sampling.engine"] = "transformers"
     names = [{"source": files[0], "weight": 1}, files[1]]
     run = rlobj.train("grpo", model=policy, data=names, settings=settings, out=tmp_path / "names")
     assert run.history[-1]["data/high/share"] == 0.5

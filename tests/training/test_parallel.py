@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
 import torch
-from forked import run_ranks
-from parallel_worker import END, assert_alike, trainings
+from forked import ON_CPUS, run_ranks
+from parallel_worker import END, assert_alike
 
 from rlobj.base.ports import free_port
-from rlobj.training.parallel import open_processes
-from rlobj.training.parallel.ddp import Replicated
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
 TORCH = ("ddp", "fsdp2")
@@ -36,14 +34,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(folder):
-    """The same training in this process, without the updates that are skipped."""
-    with contextlib.ExitStack() as stack:
-        accelerator = open_processes(stack, grouped=False)
-
-        def build(autocast: torch.dtype | None) -> Replicated:
-            return Replicated(accelerator, "ddp", max_grad_norm=0.5)
-
-        return trainings(build, folder, "plain", mishaps=False)
+    """The same training in one process, without the updates that are skipped."""
+    run_ranks([str(WORKER), "plain", str(folder)], 1, timeout=600, **ON_CPUS)
+    return json.loads((folder / "plain.json").read_text())
 
 
 def processes(strategies: tuple[str, ...], folder: Path, torchrun: bool = False) -> Ranks:
@@ -52,7 +45,7 @@ def processes(strategies: tuple[str, ...], folder: Path, torchrun: bool = False)
     if torchrun:
         start = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--start-method=fork"]
         start += ["--run-path", f"--master_port={free_port()}"]
-        run = forked.run([*start, *command], timeout=600)
+        run = forked.run([*start, *command], timeout=600, env={**os.environ, **ON_CPUS})
         assert run.returncode == 0, run.stdout + run.stderr
     else:
         run_ranks(command, 2, timeout=600)

@@ -89,7 +89,7 @@ def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(pol
 
 
 def test_a_change_on_resume_is_recorded_and_a_dead_engine_replaced(policy, loaded):
-    settings = {**QUICK, "training.warmup_steps": 0}
+    settings = {**QUICK, "sampling.engine": "object", "training.warmup_steps": 0}
     given = {"data": "max-digits", "reward": "exact", "settings": settings}
     sampler = TransformersSampler(*loaded, own_copy=True)
     rlobj.train("stapo", model=policy, sampler=sampler, **given, out="run")

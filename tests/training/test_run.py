@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import io
 import json
 import signal
@@ -243,6 +244,7 @@ def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy
     assert "sampling.group_size (from settings)" in str(caught.value)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it is about runs on a CPU")
 @pytest.mark.parametrize(
     ("small", "settings", "words"),
     [
@@ -267,6 +269,18 @@ def test_small_policies_have_one_thread_and_the_header_says_why(
     rlobj.train(config, settings=settings, callbacks=[Header()])
     assert (shown, torch.get_num_threads()) == ([int(words[0])], 3)
     torch.set_num_threads(before)
+
+
+def test_a_run_looks_for_cycles_less_often_and_leaves_the_collector_as_it_was(policy):
+    class Watching(Callback):
+        def stepped(self, step, metrics):
+            inside.append(gc.get_threshold())
+
+    inside, before = [], gc.get_threshold()
+    rlobj.train(tiny_config(policy, training={"steps": 1}), callbacks=[Watching()])
+    assert inside[0][0] > before[0]
+    assert inside[0][1:] == before[1:]
+    assert gc.get_threshold() == before
 
 
 def test_a_run_without_a_folder_goes_to_runs(policy):

@@ -32,7 +32,7 @@ LAGS = {
     "scores": {"slow": {"model": "policy", "ema": 0.8}, "lag": {"model": "policy", "every": 2}},
     "objective": {"shape": "advantage + 0.2 * slow_gap + 0.1 * lag_gap"},
 }
-SHORT = {"sampling.max_tokens": 3}
+SHORT = {"sampling.engine": "transformers", "sampling.max_tokens": 3}
 STEPS = {
     "training": {"steps": 4, "updates_per_step": 2, "learning_rate": 5e-3},
     "checkpoint": {"every": 1, "keep": 9, "best": False},
@@ -68,7 +68,8 @@ def load(folder: Path) -> Any:
 
 def test_a_teachers_columns_are_those_of_its_model(policy, teacher, tmp_path):
     shape = "advantage + 0.3 * clip(teacher_gap, -5, 5) + 0.01 * teacher_entropy"
-    config = config_of(policy, {"teacher": {"run": str(teacher)}}, objective={"shape": shape})
+    scores = {"teacher": {"run": str(teacher), "dtype": "float32"}}
+    config = config_of(policy, scores, objective={"shape": shape})
     assert config.scores["teacher"].checkpoint == "6"
     run_training(config, tmp_path / "run")
     model = load(checkpoints(teacher)[-1] / "model")
@@ -247,7 +248,7 @@ def test_a_run_is_resumed_only_with_the_model_of_a_score_that_it_began_with(poli
         return
     edited(other, what)
     before = metrics(tmp_path / "run")
-    reason = "there is no such folder any more" if what == "the folder" else "it has changed since"
+    reason = "it is not there any more" if what == "the folder" else "it has changed since"
     with pytest.raises(ConfigError, match=rf"scores\.teacher\.model: .*{recorded}: {reason}"):
         run_training(config, tmp_path / "run", resume=True)
     assert metrics(tmp_path / "run") == before
@@ -299,7 +300,8 @@ def test_a_teacher_with_another_tokenizer_is_refused_and_one_with_another_end_ne
     with pytest.raises(ConfigError, match=r"use scores\.teacher\.end="):
         run_training(config, tmp_path / "run")
     end = build_tokenizer().convert_tokens_to_ids("5")
-    config = config_of(policy, {"teacher": {"model": str(other), "end": end}}, objective=GAP)
+    scores = {"teacher": {"model": str(other), "end": end, "dtype": "float32"}}
+    config = config_of(policy, scores, objective=GAP)
     run_training(config, tmp_path / "run")
     [*updates] = read_tables(tmp_path / "run", [1])
     own = build_tokenizer().eos_token_id

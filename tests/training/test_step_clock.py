@@ -130,7 +130,7 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
             grading.done(g, groups[g])
             forked.wait_until(lambda: len(grader.threads) > calls)  # noqa: B023
         graded = grading.finish(groups)
-    assert [[(r.grade.reward, r.grade.reason) for r in group] for group in graded] == [
+    assert [[(grade.reward, grade.reason) for grade in group] for group in graded] == [
         [(float(f"{g}{j}"), f"p{g}") for j in range(3)] for g in range(5)
     ]
     assert "MainThread" not in grader.threads[:3]

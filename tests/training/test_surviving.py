@@ -227,12 +227,12 @@ def test_a_forward_that_is_not_finite_in_the_update_itself_skips_it(
 
         def broken(*arguments, **settings):
             for part, scores, last in run(*arguments, **settings):
-                impossible = torch.arange(len(scores["logprobs"])) % 7 == 0
-                logprobs = scores["logprobs"].masked_fill(impossible, -math.inf)
+                logprobs = scores["logprobs"].clone()
+                logprobs[::7] = -math.inf
                 yield part, {**scores, "logprobs": logprobs}, last
 
         monkeypatch.setattr(trainer.learner.forward, "run", broken)
         run_step(trainer)
         after = dict(trainer.policy.model.named_parameters())
-        assert all(torch.equal(w, after[n]) for n, w in load_file(file).items())
+        assert all(torch.equal(w, after[n].cpu()) for n, w in load_file(file).items())
     assert metrics(tmp_path / "run")[-1]["train/skipped_updates"] == 1

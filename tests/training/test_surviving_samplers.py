@@ -224,6 +224,8 @@ def test_conversations_without_a_signal_are_compared_as_the_policy_read_them(pol
         environment=Echo,
         out=tmp_path / "run",
         settings={
+            "model.dtype": "float32",
+            "sampling.engine": "transformers",
             "training.steps": 1,
             "training.updates_per_step": 1,
             "sampling.max_tokens": 20,

@@ -21,7 +21,7 @@ from rlobj.training.trackers import Trackers, flat, open_trackers, require_track
 def accelerator():
     from accelerate import Accelerator
 
-    return Accelerator(cpu=True)
+    return Accelerator()
 
 
 def run_with(tracker: str) -> RunConfig:

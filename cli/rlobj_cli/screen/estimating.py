@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, Message
+from rlobj.models.location import ask_hub
 from rlobj.reporting.terminal import facts_grid, say, table
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
@@ -87,8 +88,8 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
     """The estimate of a run after `choose`, on some GPUs; None = those of this machine.
 
     Raises:
-        ConfigError: there are no GPUs, `gpus` is something else, or config.json cannot be read or
-            has a number that no model has.
+        ConfigError: there are no GPUs, `gpus` is something else, there is no such model, or its
+            config.json cannot be read or has a number that no model has.
     """
     if gpus is not None:
         cards = Cards.parse(gpus)
@@ -96,7 +97,7 @@ def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float)
         cards = Cards(torch.cuda.device_count(), card)
     else:
         raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
-    size = Size.named(config.model)
+    size = Size.named(config.model, local=not ask_hub(config.model.name))
     if size is None:
         raise ConfigError(
             f"the config.json of {config.model.name} is neither on this machine nor on the hub, or "

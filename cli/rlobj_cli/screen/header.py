@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.data.sources import source_names
+from rlobj.models.location import ask_hub
 from rlobj.reporting.terminal import facts_grid, say
 from rlobj.runs.configuration import dump_config
 from rlobj.settings.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
@@ -76,9 +77,10 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     """Print every setting with its origin, the memory that the run needs, and its objective.
 
     Raises:
-        ConfigError: the run cannot fit the GPU.
+        ConfigError: the run cannot fit the GPU, or the hub has no such model.
     """
     config, layers = run.config, run.layers
+    ask_hub(config.model.name)
     show_header(console, config, layers)
     origin_of = {path: name for path, name in origins(layers).items() if path != "preset"}
     card = card_bytes()  # what a GPU run chooses depends on the hub's config.json

@@ -14,7 +14,9 @@ _PIECE = 1 << 20
 def model_digest(
     folder: Path, suffixes: Sequence[str] = MODEL_FILES, pieces: int = 1024
 ) -> str | None:
-    """`files_digest` of the files of a model; None = there is no folder."""
+    """`files_digest` of the files of a model, or of its one file; None = there is none."""
+    if folder.is_file():
+        return files_digest([folder], pieces)
     if not folder.is_dir():
         return None
     files = [file for file in folder.iterdir() if file.suffix in suffixes and file.is_file()]

@@ -18,12 +18,13 @@ def _at_once(path: str, flags: int) -> int:
 
 
 @contextmanager
-def lock_folder(folder: Path, doing: str) -> Iterator[None]:
+def lock_folder(folder: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing to a folder, which is made if it does not exist.
 
     Args:
         folder: the folder.
         doing: what the other process does, for the error: "training in".
+        wait: wait for the other process instead of an error.
 
     Raises:
         ConfigError: another process has the lock, or the folder cannot be written.
@@ -33,7 +34,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
         lock = open(folder / ".lock", "a", opener=_at_once)  # noqa: SIM115
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             raise ConfigError(f"another process is {doing} {folder}") from error
         yield

@@ -15,28 +15,31 @@ from rlobj.rewards.kinds import TURNS
 from rlobj.samplers.response import Response, ToolUse, TurnRecord
 
 
-def graded(grader: Grader, responses: Sequence[Response], at_limit: float | str) -> list[Response]:
-    """The responses with their grades, from one call of the grader.
+def grades_of(
+    grader: Grader,
+    responses: Sequence[Response],
+    problems: Sequence[Problem],
+    at_limit: float | str,
+) -> list[Graded]:
+    """The grades of responses, from one call of the grader.
 
     Args:
         grader: open.
-        responses: each has its problem.
+        responses: as they were sampled.
+        problems: which they answer.
         at_limit: of those that were cut; see `EnvironmentSettings.at_limit`.
     """
     texts = [response.text for response in responses]
-    grades = grader.score(texts, [with_turns(response) for response in responses])
+    told = [with_turns(*pair) for pair in zip(problems, responses, strict=True)]
     return [
-        replace(
-            response,
-            grade=limited(grade, response.turns[-1].end if response.turns else "done", at_limit),
-        )
-        for response, grade in zip(responses, grades, strict=True)
+        limited(grade, response.turns[-1].end if response.turns else "done", at_limit)
+        for response, grade in zip(responses, grader.score(texts, told), strict=True)
     ]
 
 
-def with_turns(response: Response) -> Problem:
-    """Its problem as graders get it: the column `turns` has the turns of the conversation."""
-    problem, turns = response.problem, [*map(described, response.turns)]
+def with_turns(problem: Problem, response: Response) -> Problem:
+    """A problem as graders get it: the column `turns` has the turns of the conversation."""
+    turns = [*map(described, response.turns)]
     return replace(problem, extra={**problem.extra, TURNS: turns}) if turns else problem
 
 
@@ -89,18 +92,19 @@ def limited(grade: Graded, end: str, at_limit: float | str) -> Graded:
     return replace(grade, reward=float(at_limit), correct=False, reason=ENDS[end])
 
 
-def turn_rewards(response: Response, weight: float) -> tuple[float, ...]:
-    """The rewards of the turns of a graded response; they add up to its reward.
+def turn_rewards(turns: Sequence[TurnRecord], reward: float, weight: float) -> tuple[float, ...]:
+    """The rewards of the turns of a response; they add up to its reward.
 
     What the environment gave for a turn counts for this turn. All else, such as the verdict on the
     last message or a length penalty, counts for the last one.
 
     Args:
-        response: the response; its reward is NaN if it is undecided.
+        turns: of the response.
+        reward: of the response; NaN if it is undecided.
         weight: of the environment's rewards in the response's; 0 = they are not in it.
     """
-    early = [weight * turn.reward for turn in response.turns[:-1]]
-    return (*early, response.reward - math.fsum(early)) if response.turns else ()
+    early = [weight * turn.reward for turn in turns[:-1]]
+    return (*early, reward - math.fsum(early)) if turns else ()
 
 
 def sums(responses: Sequence[Response]) -> dict[str, float]:

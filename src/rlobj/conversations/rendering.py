@@ -215,10 +215,14 @@ class Rendering:
 
     def _refuse(self, reason: str) -> NoReturn:
         way = "with tools, such as Qwen3's" if self.tools else "for conversations"
+        hermes = Setting("environment.calls", "hermes")
+        in_text = (" and ", hermes, ", and show calls in data.template") if self.tools else ()
         raise ConfigError(
             f"the chat template of '{self.tokenizer.name_or_path}' {reason}. Expected a template "
-            f"{way}. Use another model, or change chat_template.jinja in the folder of this one",
-            *(() if self.tools else (", or use ", Setting("model.chat_template", False))),
+            f"{way}. Use another model, or change chat_template.jinja in the folder of this one, "
+            "or use ",
+            Setting("model.chat_template", False),
+            *in_text,
         )
 
 

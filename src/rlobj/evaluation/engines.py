@@ -17,6 +17,7 @@ import torch
 from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
+from rlobj.models.gguf_files import dense_folder, stored_as
 from rlobj.models.location import require_model, require_weights
 from rlobj.models.threads import parameters, usual_threads
 from rlobj.runs.checkpoints import named_checkpoint
@@ -104,7 +105,7 @@ def find_model(
         )
     require_model(name)
     require_weights(name)
-    return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: name)
+    return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: dense_folder(name))
 
 
 def _embedded(problems: Sequence[Any]) -> ModelSource:
@@ -225,7 +226,11 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         tokenizer,
         chat_of(tokenizer, config.model, config.data, name),
         _context(model.config),
-        {"policy": f"{name}, {parameters(model):,} parameters", "device": device + threads},
+        {
+            "policy": f"{name}, {parameters(model):,} parameters",
+            **stored_as(name),
+            "device": device + threads,
+        },
         {"name": "transformers", "dtype": _name(dtype or weights.dtype)},
     )
 
@@ -257,7 +262,7 @@ def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
         sampler.require_model(source)
         device = ", ".join(config.sampling.server.urls)
     settings["dtype"] = _name(sampler.dtype)
-    facts = {"policy": source, "engine": name, "device": device}
+    facts = {"policy": source, **stored_as(source), "engine": name, "device": device}
     return Engine(sampler, tokenizer, chat, _context(described), facts, settings)
 
 

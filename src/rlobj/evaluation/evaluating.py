@@ -83,9 +83,9 @@ def evaluate(
     the same call, and nothing is sampled twice.
 
     Args:
-        model: a hub id, a model folder, a run (its newest checkpoint), "embedded", or a
-            transformers model with `tokenizer`. A model object is used as it is: on its device and
-            in its dtype.
+        model: a hub id, a model folder, a GGUF file, a run (its newest checkpoint), "embedded", or
+            a transformers model with `tokenizer`. A model object is used as it is: on its device
+            and in its dtype.
         on: what is asked: names of benchmarks ("math500", "aime24,aime25"), of groups ("standard",
             "all") or of tasks, files, folders or hub ids; one of them, several between commas, or a
             list. Or an iterable of dicts with the columns problem and answer. None = the held-out

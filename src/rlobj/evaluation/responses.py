@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.grading import graded
+from rlobj.conversations.grading import grades_of
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.graded import GradedBenchmark
@@ -130,8 +130,8 @@ def grade_stored(
     """
     report(samples, benchmark, total, callback)
     if waiting := [key for key in keys if key not in samples.grades]:
-        responses = [replace(samples.responses[key], problem=problems[key[1]]) for key in waiting]
-        grades = [response.grade for response in graded(grader, responses, "graded")]
+        responses = [samples.responses[key] for key in waiting]
+        grades = grades_of(grader, responses, [problems[key[1]] for key in waiting], "graded")
         samples.grade(dict(zip(waiting, grades, strict=True)))
         report(samples, benchmark, total, callback)
 

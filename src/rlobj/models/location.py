@@ -1,15 +1,19 @@
-"""Where a model can be: a folder, or an id on the Hugging Face hub."""
+"""Where a model can be: a folder, a GGUF file, or an id on the Hugging Face hub."""
 
 from __future__ import annotations
 
-from rlobj.base.errors import ConfigError, nearest, reported
+from importlib.util import find_spec
+from pathlib import Path
+
+from rlobj.base.digests import MODEL_FILES, model_digest
+from rlobj.base.errors import ConfigError, MissingExtra, nearest, reported
 from rlobj.base.folders import refuse_others
 from rlobj.base.paths import path_of
 from rlobj.base.targets import require_file
 from rlobj.data.sources import require_source, source_names
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.layout import is_run
-from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.run_config import ModelConfig, RunConfig, settings_of
 from rlobj.settings.starting import refuse_senseless
 from rlobj.settings.trust import named_code
 
@@ -29,6 +33,8 @@ def require_inputs(config: RunConfig) -> None:
         if name not in (None, "policy"):
             with reported(ConfigError, setting, ConfigError):
                 require_model(name)
+                if setting == "rewards.model" and is_gguf(path_of(name)):
+                    raise ConfigError(f"{name} is a GGUF file; expected a folder or a hub id")
     for source in (*source_names(config.data.source), *source_names(config.data.test)):
         require_source(source)
     settings = settings_of(config)
@@ -41,31 +47,91 @@ def require_inputs(config: RunConfig) -> None:
 def require_model(name: str) -> None:
     """Check that a name can be a model, without loading it.
 
-    A name that looks like a path must be a folder. Any other name is taken as a hub id.
+    A name that looks like a path must be a folder, and one that ends in .gguf a file. Any other
+    name is taken as a hub id.
 
     Raises:
-        ConfigError: the name is a file, a run, or a folder that is not there or has no model.
+        ConfigError: the name is another file, a run, or a folder or file that is not there or has
+            no model.
+        MissingExtra: it is a GGUF file, and the package gguf is not installed.
     """
     path = path_of(name)
+    gguf = is_gguf(path)
     if path.exists() and not path.is_dir():
+        if gguf and path.is_file():
+            with reported(ConfigError, f"{path}", OSError), path.open("rb") as file:
+                if file.read(4) != b"GGUF":
+                    raise ConfigError(f"{path} is no GGUF file: it does not begin with GGUF")
+            if find_spec("gguf") is None:
+                raise MissingExtra("gguf", "gguf", f"reading {path}")
+            return
         what = "a file" if path.is_file() else "a pipe or a device"
-        raise ConfigError(f"{name} is {what}; a model is a folder or a hub id")
+        raise ConfigError(f"{name} is {what}; a model is a folder, a GGUF file or a hub id")
     if is_run(path):
         newest = newest_checkpoint(path)
         folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
         raise ConfigError(f"{name} is a run, not a model: it {folder}")
     if path.is_dir() and not (path / "config.json").is_file():
+        files = ", or a GGUF file: ".join(["", *map(str, sorted(path.glob("*.gguf")))])
         raise ConfigError(
             f"{name} is a folder without config.json; a model is one that save_pretrained wrote"
+            f"{files}"
         )
     refuse_others(path)
-    local = name.startswith((".", "~", "/")) or len(path.parts) > 2
+    local = gguf or name.startswith((".", "~", "/")) or len(path.parts) > 2
     beside = path.parent if len(path.parts) > 1 else None
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):
         return
     siblings = map(str, path.parent.iterdir()) if path.parent.is_dir() else ()
     advice = nearest(name, siblings, spell_out=False)
-    raise ConfigError(f"there is no run or model folder '{name}'.{advice}")
+    if gguf:
+        advice += " One of the hub is downloaded first: hf download ID FILE --local-dir FOLDER"
+    kind = "GGUF file" if gguf else "run or model folder"
+    raise ConfigError(f"there is no {kind} '{name}'.{advice}")
+
+
+def ask_hub(name: str | None) -> bool:
+    """Whether the hub answers, if a model is no path; a ConfigError if it has no such model."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    if name is None or path_of(name).exists():
+        return True
+    try:
+        HfApi().model_info(name, timeout=10)
+    except RepositoryNotFoundError as error:
+        text = f"there is no model '{name}', here or on the hub. If it is private: hf auth login"
+        raise ConfigError(text) from error
+    except Exception:  # its type depends on the HTTP package
+        return False
+    return True
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether the path of a model is that of a GGUF file, which is there or not."""
+    return path.suffix.lower() == ".gguf" and not path.is_dir()
+
+
+def gguf_digest(model: ModelConfig) -> str | None:
+    """`recorded_digest` of a policy that is a GGUF file; None = it is no such file."""
+    path = path_of(model.name or "")
+    return recorded_digest("model.name", path, model.digest) if is_gguf(path) else None
+
+
+def recorded_digest(setting: str, path: Path, recorded: str | None) -> str | None:
+    """The digest of a model's folder or file; None = there is none.
+
+    Raises:
+        ConfigError: `recorded`, which was its digest when the run began, is another one.
+    """
+    digest = model_digest(path, (*MODEL_FILES, ".model", ".py"))
+    if recorded not in (None, digest):
+        what = "it has changed since" if digest else "it is not there any more"
+        raise ConfigError(
+            f"{setting}: {path} is not the model with the digest {recorded}: {what}. Put the old "
+            f"one back, or start a new run with {setting.rpartition('.')[0]}.digest=null"
+        )
+    return digest
 
 
 def require_weights(name: str | None) -> None:

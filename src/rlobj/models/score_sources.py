@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.digests import MODEL_FILES, model_digest
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.files import read_whole
 from rlobj.base.paths import located, path_of, step_of
@@ -16,6 +15,8 @@ from rlobj.data import Problem, load_problems
 from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
 from rlobj.data.templates import Templates
+from rlobj.models.gguf_files import dense_folder
+from rlobj.models.location import recorded_digest
 from rlobj.runs.checkpoints import named_checkpoint
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.manifest import require_sound
@@ -86,13 +87,13 @@ def score_folder(name: str, score: ScoreConfig) -> str:
     """The folder or hub id of a frozen model.
 
     Raises:
-        ConfigError: its run has no such checkpoint any more, or its folder is not there any more,
-            or there is another one in its place.
+        ConfigError: its run has no such checkpoint any more, or its folder or file is not there any
+            more, or there is another one in its place; as `dense_folder`.
     """
     if score.run is None:
         if score.digest is not None:
             _model_digest(name, score)
-        return str(score.model)
+        return dense_folder(str(score.model))
     return str(_checkpoint(name, score) / "model")
 
 
@@ -127,13 +128,6 @@ def _checkpoint(name: str, score: ScoreConfig) -> Path:
 
 
 def _model_digest(name: str, score: ScoreConfig) -> str | None:
-    """The digest of a score's folder, which is the recorded one; None = the model is a hub id."""
+    """The digest of a score's folder or file, the recorded one; None = the model is a hub id."""
     folder = Path(str(score.model)).expanduser()
-    digest = model_digest(folder, (*MODEL_FILES, ".model", ".py"))
-    if score.digest not in (None, digest):
-        what = "it has changed since" if digest else "there is no such folder any more"
-        raise ConfigError(
-            f"scores.{name}.model: {folder} is not the model with the digest {score.digest}: "
-            f"{what}. Put the old one back, or start a new run with scores.{name}.digest=null"
-        )
-    return digest
+    return recorded_digest(f"scores.{name}.model", folder, score.digest)

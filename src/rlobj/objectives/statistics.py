@@ -338,15 +338,16 @@ def scan(values: Tensor, positions: Tensor, decay: float, longest: int) -> Tenso
     return total
 
 
-def hash_keys(columns: tuple[Tensor | int, ...]) -> Tensor:
+def hash_keys(columns: tuple[Tensor | int, ...], after: Tensor | int = 0) -> Tensor:
     """A pseudo-random int64 for each row of integer columns, the same on any machine, [N].
 
     SplitMix64's finaliser (Steele et al. 2014), applied to one column after another.
 
     Args:
         columns: each [N], or one number for all rows.
+        after: the hashes of columns before these, [N]; 0 = there are none.
     """
-    state = torch.zeros((), dtype=torch.int64)
+    state = torch.as_tensor(after, dtype=torch.int64)
     for column in columns:
         column = torch.as_tensor(column, dtype=torch.int64)
         state = _mix(state.to(column.device) + column + _signed(0x9E3779B97F4A7C15))

@@ -231,7 +231,9 @@ class TokenBatch:
     @property
     def response_ids(self) -> Tensor:
         """int [B], the responses' ids; without ids their positions."""
-        return torch.arange(len(self.lengths)) if self.ids is None else self.ids
+        if self.ids is None:
+            return torch.arange(len(self.lengths), device=self.lengths.device)
+        return self.ids
 
     @cached_property
     def starts(self) -> Tensor:
@@ -428,12 +430,11 @@ class TokenBatch:
             sizes = [int(size) for size in parts]
             if sum(sizes) != total or min(sizes, default=0) < 0:
                 raise BatchError(f"split sizes {sizes} must add up to the {total} responses")
-        whole = dataclasses.replace(self, ids=self.response_ids)
         ends = torch.tensor([0, *sizes]).cumsum(0)
         rows = torch.cat([ends[:1], self.lengths.cpu().cumsum(0)])[ends].tolist()
         spans = zip(pairwise(ends.tolist()), pairwise(rows), strict=True)
         return [
-            whole._take(slice(*responses), slice(*span), index)
+            self._take(slice(*responses), slice(*span), index)
             for index, (responses, span) in enumerate(spans)
         ]
 
@@ -445,16 +446,15 @@ class TokenBatch:
             index: the index of the new table.
         """
         chosen = torch.as_tensor(responses, dtype=torch.int64, device=self.lengths.device)
-        whole = dataclasses.replace(self, ids=self.response_ids)
-        return whole._take(chosen, self.rows(chosen), index)
+        return self._take(chosen, self.rows(chosen), index)
 
     def _take(
         self, responses: Tensor | slice, rows: Tensor | slice, index: int | None
     ) -> TokenBatch:
-        """The table of these responses and rows; slices share memory with this table."""
+        """The table of these responses and rows, with ids; slices share memory with this table."""
         chosen = dict.fromkeys(("lengths", *_PER_RESPONSE, "mask"), responses)
         chosen |= dict.fromkeys((*PER_TOKEN, "advantages"), rows)
-        whole = {name: getattr(self, name) for name in chosen}
+        whole = {name: getattr(self, name) for name in chosen} | {"ids": self.response_ids}
         taken = {
             name: None if column is None else column[chosen[name]] for name, column in whole.items()
         }

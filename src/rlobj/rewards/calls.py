@@ -66,8 +66,8 @@ class Calls:
         """
         by_index, turn = dict[int, Outcome](), 0
         with self._lock, closing(self._unordered(calls, allowed)) as outcomes:
-            for outcome in outcomes:
-                by_index[outcome.index] = outcome
+            for index, outcome in outcomes:
+                by_index[index] = outcome
                 while turn in by_index:
                     yield by_index[turn]
                     turn += 1
@@ -85,7 +85,8 @@ class Calls:
         self._maker = self._maker or self._opened()
         return self._maker
 
-    def _unordered(self, calls: Sequence[Call], allowed: int) -> Generator[Outcome]:
+    def _unordered(self, calls: Sequence[Call], allowed: int) -> Generator[tuple[int, Outcome]]:
+        """Make the calls: which of them an outcome is of, and the outcome, as they come."""
         left = list(range(len(calls)))
         try:
             while left:
@@ -100,8 +101,9 @@ class Calls:
                             begun.add(indices[outcome.index])
                             continue
                         self.form = outcome.form or self.form
-                        left.remove(indices[outcome.index])
-                        yield outcome._replace(index=indices[outcome.index])
+                        index = indices[outcome.index]
+                        left.remove(index)
+                        yield index, outcome
                 except (TimeoutError, EOFError) as error:
                     reason = "crash" if isinstance(error, EOFError) else "timeout"
                     where = maker.leave()
@@ -109,7 +111,8 @@ class Calls:
                     late = sorted(begun.intersection(left)) or left[:1]
                     for more, i in enumerate(late):
                         left.remove(i)
-                        yield Outcome(i, (), reason, str(error), where, self.form, counts=not more)
+                        failed = Outcome(i, (), reason, str(error), where, self.form, not more)
+                        yield i, failed
         finally:
             if left:
                 self.close()

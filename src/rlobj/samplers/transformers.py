@@ -252,32 +252,30 @@ class TransformersSampler:
         context = _Context(self.model, list(position), longest)
         context.select([position[prompt_of[row // count]] for row in rows])
         indices = torch.tensor(rows)
-        keys = seeds[indices // count], indices % count
+        keys = hash_keys((seeds[indices // count], indices % count))
         most = torch.tensor([limits[row // count] for row in rows], device=context.logits.device)
         for places, tokens, logprobs, stopped in self._decode(context, keys, settings, most):
             if not torch.isfinite(logprobs).all():
                 raise RunError(NOT_FINITE, finding="learning-rate-too-high")
-            ids = tokens.tolist()
-            texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-            values, ended, version = logprobs.tolist(), stopped.tolist(), self._received.version
-            for i, place in enumerate(places.tolist()):
-                row, finish = rows[place], "stop" if ended[i] else "length"
-                yield (
-                    row,
-                    Response(prompts[row // count], ids[i], values[i], texts[i], finish, version),
-                )
+            texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            columns = (column.tolist() for column in (places, tokens, logprobs, stopped))
+            for place, ids, values, ended, text in zip(*columns, texts, strict=True):
+                row, finish = rows[place], "stop" if ended else "length"
+                version = self._received.version
+                yield row, Response(prompts[row // count], ids, values, text, finish, version)
 
     def _decode(
         self,
         context: _Context,
-        keys: tuple[Tensor, Tensor],
+        keys: Tensor,
         settings: SamplingSettings,
         limits: Tensor,
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Draw until every row has stopped or has its limit of tokens; such rows leave the batch.
 
-        Each token's uniform number is a hash of the prompt's seed, the response's index (both in
-        `keys`) and the token's position. It is therefore the same in any batch and on any rank.
+        A row's key is a hash of its prompt's seed and its index within the prompt. A token's
+        uniform number is a hash of the key and the token's position: the same in any batch and on
+        any rank.
 
         Yields:
             Rows that end together, in the order of their lengths: indices [E], token ids and
@@ -286,13 +284,12 @@ class TransformersSampler:
         device = context.logits.device
         eos = torch.tensor(self._eos, dtype=torch.long, device=device)
         longest = int(limits.max())
-        shape = len(keys[0]), longest
+        shape = len(keys), longest
         drawn = torch.zeros(shape, dtype=torch.long, device=device)
         values = torch.zeros(shape, device=device)
-        alive = torch.arange(len(keys[0]), device=device)
-        seeds, samples = keys
+        alive = torch.arange(len(keys), device=device)
         for position in range(longest):
-            bits = (hash_keys((seeds, samples, position)) >> 11) & (2**53 - 1)
+            bits = (hash_keys((position,), keys) >> 11) & (2**53 - 1)
             uniform = (bits + 1).double() / 2**53
             tokens, logprobs = draw(context.logits, uniform.to(device), settings)
             drawn[alive, position], values[alive, position] = tokens, logprobs
@@ -310,7 +307,7 @@ class TransformersSampler:
                     return
                 remaining = _close_gaps(leaving, remaining)
                 alive, tokens = alive[remaining], tokens[remaining]
-                seeds, samples = seeds[remaining.cpu()], samples[remaining.cpu()]
+                keys = keys[remaining.cpu()]
                 context.select(remaining)
             context.append(tokens)
             beat()

@@ -220,7 +220,8 @@ class PolicyScorer(nn.Module):
     ) -> Tensor:
         inputs: dict[str, Any] = {"attention_mask": attention_mask, "position_ids": position_ids}
         decoder = trunk(self.model)
-        inputs[cache_argument(decoder)] = cache
+        if cache is not None:
+            inputs[cache_argument(decoder)] = cache
         inputs = {name: value for name, value in inputs.items() if value is not None}
         return decoder(input_ids=input_ids, use_cache=cache is not None, **inputs)[0]
 

@@ -40,7 +40,11 @@ class ModelConfig(Model):
     """The policy."""
 
     name: str | None = None
-    """hub id or folder of a causal language model; null or embedded = the embedded policy"""
+    """hub id, folder or GGUF file of a causal language model; null or embedded = the embedded
+    policy"""
+    digest: str | None = None
+    """of the model's GGUF file; a new run writes it here, and when it resumes it wants the same
+    one"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """data type of forward passes; weights stay float32 (auto = bfloat16 on a GPU)"""
     chat_template: bool | Literal["auto"] = "auto"

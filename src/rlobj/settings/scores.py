@@ -18,15 +18,15 @@ class ScoreConfig(Model):
     """A policy that scores the tokens of each rollout once, when the run trains on it."""
 
     model: str | None = None
-    """hub id or folder of a frozen model; or policy, the policy in training"""
+    """hub id, folder or GGUF file of a frozen model; or policy, the policy in training"""
     run: str | None = None
     """run whose checkpoint is the frozen model"""
     checkpoint: str | None = Field(default=None, coerce_numbers_to_str=True)
     """the run's checkpoint, newest, best or a step (null = newest); a new run writes the step
     here"""
     digest: str | None = None
-    """of the checkpoint, or of the model's folder; a new run writes it here, and when it resumes it
-    wants the same one"""
+    """of the checkpoint, or of the model's folder or file; a new run writes it here, and when it
+    resumes it wants the same one"""
     server: Address | None = None
     """address of a server of `rlobj serve` or `vllm serve` with the frozen model; it gives no
     entropy"""

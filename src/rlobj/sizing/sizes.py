@@ -16,6 +16,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.showing import shown
 from rlobj.base.targets import importable
 from rlobj.models.embedded import build_policy
+from rlobj.models.gguf_files import pretrained
 from rlobj.settings.run_config import LoraConfig, ModelConfig
 
 GIB = 1 << 30
@@ -114,11 +115,10 @@ class Size:
 
         code = config.trust_remote_code and importable("model.trust_remote_code=true")
         try:
-            file, _ = PretrainedConfig.get_config_dict(config.name, local_files_only=local)
+            source = {**pretrained(config.name), "local_files_only": local}
+            file, _ = PretrainedConfig.get_config_dict(**source)
             _check_numbers(file.get("text_config") or file, config.name)
-            settings = AutoConfig.from_pretrained(
-                config.name, trust_remote_code=code, local_files_only=local
-            )
+            settings = AutoConfig.from_pretrained(**source, trust_remote_code=code)
             _check_numbers(vars(settings.get_text_config()), config.name)
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(settings, trust_remote_code=code)

@@ -13,7 +13,7 @@ from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import require_inputs
+from rlobj.models.location import gguf_digest, require_inputs
 from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
@@ -45,7 +45,8 @@ def prepared(config: RunConfig) -> RunConfig:
         data["source"] = tuple(
             part.model_copy(update={"source": _absolute(part.source)}) for part in parts
         )
-    model = config.model.model_copy(update={"name": _absolute(config.model.name)})
+    named = {"name": _absolute(config.model.name), "digest": gguf_digest(config.model)}
+    model = config.model.model_copy(update=named)
     rewards = config.rewards.seen_from(Path.cwd())
     columns = {name: located_target(value, Path.cwd()) for name, value in config.columns.items()}
     environment = config.environment.seen_from(Path.cwd())

@@ -71,9 +71,9 @@ def train(
             `from_run`, a preset's name, or None for the objective of that run.
         from_run: a run, or "RUN@STEP" or "RUN@best": a new run with its settings, below all that is
             given here, starts from the policy of that checkpoint.
-        model: folder or hub id; or a transformers model with float32 weights, which is trained in
-            place and needs `tokenizer`. Default: the embedded policy, which learns a built-in task
-            or problems of digits and + - * , = only.
+        model: folder, GGUF file or hub id; or a transformers model with float32 weights, which is
+            trained in place and needs `tokenizer`. Default: the embedded policy, which learns a
+            built-in task or problems of digits and + - * , = only.
         tokenizer: of a model object.
         data: training problems: built-in task, named data set, file, folder or hub id; a list of
             them, such as `[{"source": "a.jsonl", "weight": 2}, "b.jsonl"]`; or an iterable of

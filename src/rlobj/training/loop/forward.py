@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
@@ -127,7 +129,7 @@ class ForwardPasses:
         self,
         scorer: Any,
         sequences: Sequences,
-        masks: Sequence[Tensor] | None = None,
+        masks: Sequence[NDArray[numpy.bool_]] | None = None,
         shareable: bool | None = None,
         **settings: Any,
     ) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
@@ -161,7 +163,7 @@ class ForwardPasses:
                 computed = input_ids[:, 1:].numel() + prompts.numel()
                 self.counts.add_pass(groups.tokens(part), computed, shared)
             if masks is not None and part:
-                rows = torch.cat([masks[i] for i in part])
+                rows = torch.from_numpy(numpy.concatenate([masks[i] for i in part])).to(device)
                 response_mask = response_mask.masked_scatter(response_mask, rows)
             # A pass reads each weight once: keeping its rounded copy would only take memory.
             with torch.autocast(

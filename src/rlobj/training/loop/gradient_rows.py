@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlobj.objectives.tokens import TokenBatch
@@ -50,7 +52,7 @@ class GradientRows:
 
     def inputs(
         self, sequences: Sequences
-    ) -> tuple[list[int], list[tuple[Sequence[int], Sequence[int]]], list[Tensor]]:
+    ) -> tuple[list[int], list[tuple[Sequence[int], Sequence[int]]], list[NDArray[numpy.bool_]]]:
         """What goes through the model: the trained responses, each cut to its span.
 
         Args:
@@ -60,9 +62,9 @@ class GradientRows:
             Their numbers, their token ids, and which of their tokens are rows with gradient.
         """
         spans, trained = self.spans(), self.trained()
-        rows = self.rows.split(self.table.lengths.tolist())
+        rows, starts = self.rows.cpu().numpy(), self.table.starts.tolist()
         inputs = [(sequences[i][0], sequences[i][1][: spans[i]]) for i in trained]
-        return trained, inputs, [rows[i][: spans[i]] for i in trained]
+        return trained, inputs, [rows[starts[i] : starts[i] + spans[i]] for i in trained]
 
     def part(self, responses: Sequence[int]) -> GradientRows:
         """The rows of some responses."""

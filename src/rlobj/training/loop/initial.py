@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,7 +15,9 @@ import torch
 
 from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import embedded_policy
+from rlobj.models.gguf_files import dense_folder
 from rlobj.models.loading import load_model
+from rlobj.models.location import gguf_digest
 from rlobj.models.policy import Policy, load_policy, policy_of
 from rlobj.ranks import together
 from rlobj.settings.profiles import OWN_PROBLEMS_TASK, PROFILES
@@ -33,8 +36,6 @@ class InitialPolicy:
         parallel: the processes.
         stack: removes temporary files when the run ends.
 
-    Attributes:
-        source: folder or hub id of the model.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class InitialPolicy:
         self._device, self._shards = parallel.device, parallel.shards
         self._original, self._passed = inputs.passed("model"), None
         if self._original is None:
-            self.source = config.model.name or _make_embedded(config, parallel, inputs.callbacks)
+            if config.model.name is None:
+                self.source = _make_embedded(config, parallel, inputs.callbacks)
             return
         passed = policy_of(self._original, inputs.tokenizer, config.model, config.data)
         self._passed, self.source = passed, passed.source
@@ -52,6 +54,16 @@ class InitialPolicy:
             self.source = stack.enter_context(tempfile.TemporaryDirectory(prefix="rlobj-policy-"))
             passed.model.save_pretrained(self.source)
             passed.tokenizer.save_pretrained(self.source)
+
+    @functools.cached_property
+    def source(self) -> str:
+        """Folder or hub id of the model. A run that is resumed may do without.
+
+        Raises:
+            ConfigError: it is a GGUF file that has changed since the run began, or is gone.
+        """
+        gguf_digest(self._config.model)
+        return dense_folder(str(self._config.model.name))
 
     def frozen(self, *, dtype: torch.dtype = torch.float32, hollow: bool = False) -> Any:
         """A copy of the model before training, on the device, that is never trained.

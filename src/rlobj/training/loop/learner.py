@@ -337,8 +337,8 @@ class Learner:
         if not self.config.training.skip_inactive:
             return every
         if batch.current:
-            return phase.tokens_with_gradient(table, plan)
-        responses = phase.responses_with_gradient(table, plan)
+            return phase.tokens_with_gradient(table, plan, 0)
+        responses = phase.responses_with_gradient(table, plan, 0)
         if not self._scored and not any_rank(bool(responses.any()), self.comm):
             return every
         return table.spread(responses)

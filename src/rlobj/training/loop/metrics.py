@@ -36,10 +36,10 @@ def rollout_metrics(
         names: of several rewards.
         decoupled: each of them has an advantage of its own.
     """
-    every = rollout.responses + rollout.dead
-    local = [_sums(kind, names, decoupled) for kind in (every, rollout.responses)]
+    local = [_sums(kind, names, decoupled) for kind in (rollout.responses, rollout.dead)]
     sums = comm.sum(torch.tensor([[*counts.values()] for counts in local], dtype=torch.float64))
-    whole, kept = (dict(zip(local[0], values, strict=True)) for values in sums.tolist())
+    kept, dead = (dict(zip(local[0], values, strict=True)) for values in sums.tolist())
+    whole = {name: kept[name] + dead[name] for name in kept}
 
     def mean(name: str, over: str = "responses") -> float:
         return whole[name] / whole[over] if whole[over] else math.nan

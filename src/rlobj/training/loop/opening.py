@@ -31,6 +31,7 @@ from rlobj.data.tasks import TASKS
 from rlobj.data.templates import Templates
 from rlobj.models.adapters import without_adapters
 from rlobj.models.embedded import RECIPES
+from rlobj.models.gguf_files import stored_as
 from rlobj.models.hollow import reading
 from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit
@@ -363,6 +364,7 @@ def _facts(
     ahead = f", {counted(depth, 'step')} ahead" if depth else ""
     facts = {
         "policy": f"{name}, {size}",
+        **stored_as(trainer.policy.source),
         "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out"
         + note,
         "device": f"{device}, {arithmetic}{threads}{ranks}",

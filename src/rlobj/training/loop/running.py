@@ -43,6 +43,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ECHO = 1.0
 """Seconds in which a second signal counts as the first: a service manager may signal every process
 of a job, and a launcher passes its own signal on."""
+_YOUNG = 50_000
+"""New objects among which Python looks for cycles. A step makes some thousands, and hardly any
+cycle; Python's own number, 700 or 2,000, is reached several times while a rollout is built."""
 
 
 def run_training(
@@ -84,6 +87,9 @@ def run_training(
     ):
         gc.freeze()  # each full collection would visit the million objects that imports leave
         stack.callback(gc.unfreeze)
+        thresholds = gc.get_threshold()
+        gc.set_threshold(_YOUNG, *thresholds[1:])
+        stack.callback(gc.set_threshold, *thresholds)
         interrupts.defer()
         while trainer.learner.steps < config.training.steps:
             try:

@@ -118,19 +118,24 @@ class Collector:
                 drawn = self.sampler.sample([*map(self.policy.encode, prompted)], **settings)
             else:
                 drawn = self.conversations.sample(prompted, **settings)
-            responses = self._shaped(list(chain(*grading.finish(drawn))))
+            samples = list(chain(*drawn))
+            grades = self._shaped(list(chain(*grading.finish(drawn))), samples)
         weight = environment_weight(self.config.rewards)
-        numbers = [number for number, _ in problems]
-        responses = [
-            replace(
-                response,
-                id=numbers[i // size] * size + i % size,
-                group=numbers[i // size],
-                columns=self._columns.of(response),
-                turn_rewards=turn_rewards(response, weight),
+        responses: list[Response] = []
+        for i, (sample, grade) in enumerate(zip(samples, grades, strict=True)):
+            group, problem = problems[i // size]
+            responses.append(
+                replace(
+                    sample,
+                    id=group * size + i % size,
+                    group=group,
+                    problem=problem,
+                    grade=grade,
+                    turn_rewards=turn_rewards(sample.turns, grade.reward, weight),
+                )
             )
-            for i, response in enumerate(responses)
-        ]
+        if self.config.columns:
+            responses = [replace(r, columns=self._columns.of(r)) for r in responses]
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
@@ -140,17 +145,17 @@ class Collector:
     def _columns(self) -> OwnColumns:
         return OwnColumns(self.config, TokenTexts(self.policy.tokenizer).text)
 
-    def _shaped(self, responses: list[Response]) -> list[Response]:
-        """The responses with the penalty on overlong ones in their rewards."""
+    def _shaped(self, grades: list[Graded], samples: Sequence[Response]) -> list[Graded]:
+        """The grades of samples with the penalty on overlong ones in their rewards."""
         overlong, longest = self.config.rewards.overlong, self.config.sampling.max_tokens
         if overlong is None:
-            return responses
-        lengths = torch.tensor([response.length for response in responses])
-        none, several = torch.zeros(len(responses), dtype=torch.float64), self.config.rewards.names
+            return grades
+        lengths = torch.tensor([sample.length for sample in samples])
+        none, several = torch.zeros(len(samples), dtype=torch.float64), self.config.rewards.names
         penalties = overlong.shape(none, lengths, longest).tolist()
         return [
-            replace(response, grade=_penalised(response.grade, penalty, bool(several)))
-            for response, penalty in zip(responses, penalties, strict=True)
+            _penalised(grade, penalty, bool(several))
+            for grade, penalty in zip(grades, penalties, strict=True)
         ]
 
     def _live(self, group: Sequence[Response]) -> bool:

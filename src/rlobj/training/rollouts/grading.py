@@ -6,12 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from rlobj.base.progress import beat
-from rlobj.conversations.grading import graded
+from rlobj.conversations.grading import grades_of
 from rlobj.data import Problem
-from rlobj.rewards import Grader
+from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Response
 
 
@@ -38,7 +37,7 @@ class Grading:
         self._grader = grader
         self._problems, self._at_limit = problems, at_limit
         self._waiting: queue.SimpleQueue[tuple[int, list[Response]] | None] = queue.SimpleQueue()
-        self._graded: dict[int, list[Response]] = {}
+        self._grades: dict[int, list[Graded]] = {}
         self._error: BaseException | None = None
         self._ended = False
         self._busy = 0.0
@@ -65,8 +64,8 @@ class Grading:
         if not self._grader.batched:
             self._waiting.put((index, samples))
 
-    def finish(self, groups: Sequence[list[Response]]) -> list[list[Response]]:
-        """Return all responses with their problems and grades, in their order.
+    def finish(self, groups: Sequence[list[Response]]) -> list[list[Graded]]:
+        """Return the grades of all responses, in their order.
 
         Raises:
             Exception: grading failed.
@@ -78,9 +77,9 @@ class Grading:
         if self._error is not None:
             raise self._error
         self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
-        self._grade([group for group in enumerate(groups) if group[0] not in self._graded])
+        self._grade([group for group in enumerate(groups) if group[0] not in self._grades])
         self.seconds = time.perf_counter() - start
-        return [self._graded[index] for index in range(len(groups))]
+        return [self._grades[index] for index in range(len(groups))]
 
     def _work(self) -> None:
         """Grade what waits, in the thread, until None comes."""
@@ -99,12 +98,11 @@ class Grading:
     def _grade(self, groups: Sequence[tuple[int, list[Response]]]) -> None:
         """Grade some groups in one call."""
         start = time.perf_counter()
-        responses = [
-            replace(response, problem=self._problems[index])
-            for index, group in groups
-            for response in group
-        ]
-        grades = iter(graded(self._grader, responses, self._at_limit) if responses else ())
-        self._graded |= {index: [next(grades) for _ in group] for index, group in groups}
+        responses = [response for _, group in groups for response in group]
+        problems = [self._problems[index] for index, group in groups for _ in group]
+        grades = iter(
+            grades_of(self._grader, responses, problems, self._at_limit) if responses else ()
+        )
+        self._grades |= {index: [next(grades) for _ in group] for index, group in groups}
         self._busy += time.perf_counter() - start
         beat()
