@@ -69,8 +69,10 @@ COMPARED_WITH_LOOPS = (
     *("archer", "aspo", "ce-gppo", "fipo", "gfpo", "gpg", "lite-ppo", "m2po", "maxrl", "otb"),
     *("passk", "prime-rl", "qae", "real", "stapo", "stapo-v4", "tpo"),
     *("exopd", "iw-opd", "opd", "opsd", "rlsd", "sdar", "tropd"),
+    *("bapo", "codapo", "cppo", "delight", "gigpo", "kpop", "steer", "up-grpo", "wapo"),
 )
-"""Presets whose loss and gradient equal loops over tokens, in `objectives/test_sources`."""
+"""Presets whose loss and gradient equal loops over tokens, in tests/objectives: `test_sources`,
+`test_distillation` and `test_late_sources`."""
 
 
 def tokens(lengths: list[int], logprobs: list[float], **columns: Any) -> TokenBatch:
@@ -134,7 +136,9 @@ def awkward_batch(
     columns["turn"] = ends - (ends - new)[starts].repeat_interleave(lengths[lengths > 0])
     each = (1e4 * starts.cumsum(0) + columns["turn"]).unique(return_inverse=True)[1]
     columns["turn_reward"] = draw(-1, 1, 0.5, total)[each]
-    for name, values in (*columns.items(), *scores.items(), ("stage", stages)):
+    states = draw(-1, 2, 1, total)[each]  # -1 is no state
+    own = (("stage", stages), ("state", states))
+    for name, values in (*columns.items(), *scores.items(), *own):
         values[undecided] = 0.0 if name == "turn" else NAN
     return TokenBatch(
         lengths=lengths,
@@ -143,6 +147,7 @@ def awkward_batch(
         rewards=rewards,
         columns={
             "stage": stages,
+            "state": states,
             "reference_entropy": 3 - columns["old_entropy"],
             **{name: values.to(dtype) for name, values in scores.items()},
         },

@@ -46,6 +46,11 @@ def _recipe(preset: str) -> dict[str, Any]:
     return load_preset(preset).config
 
 
+def start(tokens: list[str], answer: str, **row: Any) -> int:
+    """The value of a preset's own columns: every response starts in the same state."""
+    return 0
+
+
 def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any]) -> RunConfig:
     """A preset on `max-digits` from random weights; sections override.
 
@@ -60,8 +65,9 @@ def tiny_config(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
     }
     mine = merge({"model": {"name": str(policy), "dtype": "float32"}, **quick}, sections)
     recipe = _recipe(preset)
+    own = {"columns": dict.fromkeys(recipe["objective"].get("columns", ()), f"{__file__}:start")}
     profile = merge(PROFILES["max-digits"], limits(flattened(recipe)))
-    layers = [(preset, recipe), ("profile", profile), ("test", mine)]
+    layers = [(preset, recipe), ("profile", profile), ("test", merge(own, mine))]
     return build_config(layers)
 
 

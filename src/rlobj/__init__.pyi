@@ -83,8 +83,10 @@ from .objectives.rules.operators import ratio as ratio
 from .objectives.rules.operators import ref_gap as ref_gap
 from .objectives.rules.operators import reward as reward
 from .objectives.rules.operators import sampler_gap as sampler_gap
+from .objectives.rules.operators import sampler_known as sampler_known
 from .objectives.rules.operators import sign as sign
 from .objectives.rules.operators import sqrt as sqrt
+from .objectives.rules.operators import staleness as staleness
 from .objectives.rules.operators import surprisal as surprisal
 from .objectives.rules.operators import turn as turn
 from .objectives.rules.operators import turn_position as turn_position

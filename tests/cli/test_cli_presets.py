@@ -121,7 +121,10 @@ def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
     assert "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)" in text
     assert "ceil(0.8·n)" in text
     assert "no effect" not in text
-    assert "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token, max_log_ratio=20.0): S =" in text
+    assert (
+        "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token, max_log_ratio=20.0, against=old): S ="
+        in text
+    )
     text = " ".join(output("explain", "stapo", "--updates", "1").split())
     assert "no effect: the bounds of {kind: clip, high: 0.28, dual: 10.0}" in text
 

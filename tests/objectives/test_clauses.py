@@ -111,7 +111,7 @@ def test_each_clause_read_back_holds_on_its_tokens(name):
             where = clauses.codes == code
             if effect in ("dropped", "masked"):
                 assert (clauses.factor[where] == 0).all()
-            with declared(("stage",)):
+            with declared({"stage": "token"}):
                 clause = parse(text)
             assert str(clause) == text
             frame = Frame([table], dict.fromkeys(READ, text), SingleProcess(), state)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import test_late_sources
 import test_sources
 import torch
 from strategies import COMPARED_WITH_LOOPS
@@ -140,7 +141,8 @@ def test_a_preset_with_a_score_equals_its_source_in_plain_loops(name: str, seed:
 
 
 def test_self_distillation_needs_no_other_model_and_distillation_asks_for_one() -> None:
-    assert {*SOURCES, *test_sources.SOURCES} == {*COMPARED_WITH_LOOPS}
+    compared = {*SOURCES, *test_sources.SOURCES, *test_late_sources.SOURCES}
+    assert compared == {*COMPARED_WITH_LOOPS}
     for name in SOURCES:
         scores = load_preset(name).config["scores"]
         if name in ("opd", "exopd", "tropd", "iw-opd"):

@@ -23,7 +23,7 @@ STAPO = (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
 @settings(max_examples=500)
 @given(NUMBERS | RULES)
 def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr) -> None:
-    with declared(("stage",)):
+    with declared({"stage": "token"}):
         again = parse(str(expression))
     assert again == expression
     assert str(again) == str(expression)

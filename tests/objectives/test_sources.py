@@ -30,7 +30,8 @@ from rlobj.objectives.statistics import Comm
 class Response:
     """A decided response.
 
-    `l` are log-probs with gradient. `several` says that its group has further responses.
+    `l` are log-probs with gradient. `several` says that its group has further responses. `others`
+    are further columns, by name.
     """
 
     group: int
@@ -43,6 +44,7 @@ class Response:
     entropy: list[float]
     collision: list[float]
     teacher: list[float]
+    others: dict[str, list[float]]
     advantage: float = 0.0
 
     @property
@@ -58,11 +60,15 @@ def responses(batch: TokenBatch, logprobs: Tensor) -> Rollout:
     groups, rewards = batch.groups.tolist(), batch.rewards.tolist()
     rows = torch.arange(len(batch)).split(batch.lengths.tolist())
     old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy", "old_collision")
+    others = {name: getattr(batch, name) for name in ("old_entropy", "turn", "turn_reward")}
+    others |= {"state": batch.columns.get("state")}
+    others = {name: values for name, values in others.items() if values is not None}
     return [
         Response(
             *(groups[i], rewards[i], groups.count(groups[i]) > 1, list(logprobs[rows[i]])),
             *(getattr(batch, name)[rows[i]].tolist() for name in old),
             batch.columns["teacher_logprob"][rows[i]].tolist() if batch.columns else [],
+            {name: values[rows[i]].tolist() for name, values in others.items()},
         )
         for i in range(len(groups))
         if not math.isnan(rewards[i])

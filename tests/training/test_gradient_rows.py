@@ -129,6 +129,7 @@ class Step:
             rewards=torch.tensor(REWARDS),
             logprobs=sampler,
             sampler_logprobs=sampler,
+            columns=dict.fromkeys(objective.columns, torch.zeros(16)),
         )
         updates = self.config.training.updates_per_step
         responses = [Response(*row, [0.0] * len(row[1]), "", "stop", 0) for row in sequences]

@@ -85,7 +85,7 @@ def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_
         plain = update.objective.replace(reweight=None).plan([table], update.state).weights[0]
         number = torch.where(own["hard"] > 0.5, 2.0, 1.0) + own["short"] + own["drawn"]
         expected = torch.where(decided, plain * (number + own["count"]), 0)
-        assert torch.allclose(update.weights, expected)
+        assert torch.allclose(update.weights, expected.float())
     assert undecided
     replayed = rlobj.replay(run, "(drawn > 0.5) & (hard > 0.2)", trust=True)
     assert 0 < replayed.objectives.to_pylist()[1]["touched"] < replayed.population
@@ -179,12 +179,18 @@ def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns,
         run_training(config, tmp_path / "run")
 
 
+def test_gigpo_asks_where_the_states_of_its_turns_come_from():
+    message = "objective.columns: state: nothing says where .* Use columns.state=data, reward, or"
+    with pytest.raises(ConfigError, match=message):
+        prepared(compose("gigpo", [("the test", {"data": {"source": "calculator"}})]))
+
+
 def test_a_preset_names_columns_and_another_layer_changes_them():
     Path("own.yaml").write_text(
         "base: grpo\ncolumns: {drawn: 'mine.py:drawn', hard: data}\n"
         "data: {columns: {answer: 'the: answer'}}\nobjective: {reweight: drawn + hard}\n"
     )
-    assert load_preset("./own.yaml").objective.columns == ("drawn", "hard")
+    assert load_preset("./own.yaml").objective.columns == {"drawn": "token", "hard": "token"}
     config = compose(
         "own.yaml",
         [
@@ -198,6 +204,6 @@ def test_a_preset_names_columns_and_another_layer_changes_them():
         ],
     )
     assert config.columns == {"hard": "data", "late": "data"}
-    assert config.objective.columns == ("hard", "late")
+    assert config.objective.columns == {"hard": "token", "late": "token"}
     given = RunConfig(objective=Objective(columns=["late"], drop="late > 0"), columns=OWN)
     assert given.objective.columns == ("late", *OWN)

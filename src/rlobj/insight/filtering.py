@@ -18,7 +18,7 @@ from rlobj.base.errors import Argument, ConfigError, nearest
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Expr, nodes, parse
-from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared
+from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared, levels_of
 from rlobj.objectives.rules.nodes import Logic, operands
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
@@ -64,7 +64,7 @@ def read_filter(where: str | Expr) -> Expr:
             )
         if name not in (*_READABLE, *FUNCTIONS):
             raise ConfigError(f"the record has no column '{name}'.{nearest(name, _READABLE)}")
-    with declared(OWN_COLUMNS):
+    with declared(levels_of(OWN_COLUMNS)):
         rule = parse(where) if isinstance(where, str) else where
     if not rule.is_rule:
         raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} > 0")

@@ -42,7 +42,8 @@ class Clauses:
     def mark(self, effect: str, clause: Expr | str, where: Tensor) -> None:
         """Touch the tokens of `where` [N] that are in the phase and not touched yet."""
         self.codes.masked_fill_(where & self.in_phase & (self.codes < 0), len(self.causes))
-        self.causes.append((effect, str(clause)))
+        text = clause if isinstance(clause, str) else str(clause.expanded())
+        self.causes.append((effect, text))
 
     def touched(self, effect: str) -> Tensor:
         """The tokens with this effect, bool [N]."""
@@ -123,7 +124,7 @@ def _cases(
         number = number.otherwise
     if passed is not None:
         path = ~passed if path is None else path & ~passed
-    yield str(number if path is None else path), where, number
+    yield str((number if path is None else path).expanded()), where, number
 
 
 def _switches(frame: Frame, surrogate: Surrogate, where: Tensor) -> Iterator[tuple[Rule, Tensor]]:

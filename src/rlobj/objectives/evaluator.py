@@ -116,6 +116,15 @@ class Evaluator:
         self._error = ""
         self._not_finite: dict[Expr, Tensor] = {}
 
+    @property
+    def sampler_known(self) -> Tensor:
+        """Where the sampler's log-probs are known, bool [N]."""
+        raise NotImplementedError
+
+    def whole_numbers(self, name: str, level: Level) -> Tensor:
+        """A column of whole numbers for each token, turn or response, int64."""
+        raise NotImplementedError
+
     def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
         """The values of a column on each row [N], turn [T] or response [B]."""
         raise NotImplementedError
@@ -221,6 +230,8 @@ class Evaluator:
         match node:
             case nodes.Column() | nodes.NamedReward():
                 return self.read(node)
+            case nodes.SamplerKnown():
+                return Values(self.sampler_known)
             case nodes.Constant():
                 return self._constant(node.value)
             case nodes.Controlled():

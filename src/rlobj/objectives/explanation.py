@@ -14,6 +14,7 @@ from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import CustomRule, Expr, Level, nodes
+from rlobj.objectives.rules.populations import FINEST
 from rlobj.objectives.scores import of_rewards
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
@@ -195,7 +196,14 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[
 
 def _meanings(expression: Expr) -> list[str]:
     """What each population in the expression is, and what is selected or computed from it."""
-    return list(dict.fromkeys(filter(None, map(_meaning, expression.walk()))))
+    return list(dict.fromkeys(filter(None, map(_meaning, _unnamed(expression)))))
+
+
+def _unnamed(expression: Expr) -> Iterator[Expr]:
+    """The expression and all inside it, without what a name of `let` stands for."""
+    yield expression
+    for child in () if isinstance(expression, nodes.Named) else expression.children():
+        yield from _unnamed(child)
 
 
 def _meaning(node: Expr) -> str:
@@ -209,7 +217,10 @@ def _meaning(node: Expr) -> str:
             k += f", none if k < {node.none_below}" if node.none_below else ""
             return f"{node}: the k {which} {node.value} of {_ranked(node)}, {k}, ties kept"
         case nodes.Quantile():
-            return f"{node}: the ceil({node.q}·n)-th smallest {node.value} of {_ranked(node)}"
+            which = f"the ceil({node.q}·n)-th smallest"
+            if node.interpolate:
+                which = f"at {node.q}·(n − 1) places above the smallest one, interpolated,"
+            return f"{node}: {which} {node.value} of {_ranked(node)}"
         case nodes.MeanCut():
             most = f"as many as have a mean of at most {node.limit}, equal ones together"
             return f"{node}: the smallest {node.value} of {_ranked(node)}, {most}"
@@ -251,7 +262,8 @@ def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
         "position": f"the n {unit} of a group's position",
         "group_turn": f"the n {unit} of a group's turns of one number",
     }
-    text = texts.get(by, f"each {by}'s n {unit}")
+    own = f"the n {unit} of a group with the same {by}"
+    text = texts.get(by, f"each {by}'s n {unit}" if by in FINEST else own)
     return text + (f" with {within}" if within is not None else "")
 
 
@@ -265,7 +277,7 @@ def _inert_terms(terms: Terms, updates: int) -> list[str]:
                 "(training.updates_per_step or training.passes > 1 gives them an effect)"
                 for part in term.parts()
                 if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
-                and not (isinstance(part, DppoTv) and part.against == "sampler")
+                and getattr(part, "against", "old") == "old"
             ]
         if isinstance(term, KL) and updates == 1 and term.against == "old":
             if term.estimator == "k1":
@@ -289,7 +301,12 @@ def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[
         for symbol, term in terms
         if isinstance(term, Controller) and symbol not in read
     ]
-    for field, node in parts:
+    inert += [
+        f"{field}: no rule or number reads it"
+        for field, _ in expressions
+        if field.startswith("let.") and field.removeprefix("let.") not in read
+    ]
+    for field, node in dict.fromkeys(parts):
         if isinstance(node, nodes.Cut) and node.fraction in (0, 1):
             what = "selects its whole population" if node.fraction else "selects nothing"
             inert.append(f"{node} in {field}: {what}")

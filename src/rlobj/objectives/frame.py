@@ -16,7 +16,7 @@ from rlobj.base.errors import BatchError
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.evaluator import Values
 from rlobj.objectives.populations import Populations
-from rlobj.objectives.rules import COLUMNS, nodes
+from rlobj.objectives.rules import COLUMNS, Level, nodes
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
@@ -86,7 +86,7 @@ class Frame(Populations):
 
     def _read(self, name: str, who: str) -> Tensor:
         """A TokenBatch column, detached; finite on rows of decided responses, [N]."""
-        if name == "rewards":  # [B]; NaN means undecided
+        if name in ("rewards", "staleness"):  # [B]; a reward that is NaN means undecided
             return self.table.column(name, who).detach()
         return self.table.finite(name, who)
 
@@ -94,18 +94,71 @@ class Frame(Populations):
         """A TokenBatch column in the frame's dtype, 0 on rows of undecided responses, [N]."""
         if name not in self._batch:
             raise BatchError(f"a custom rule asks for '{name}', which its `reads` does not return")
-        values = self._batch[name].to(self.dtype)
-        return values if self._all_decided else values.masked_fill(~self.decided, 0)
+        values = self._known(name).to(self.dtype)
+        return self.table.spread(values) if name in self.table.response_columns else values
+
+    def _known(self, name: str) -> Tensor:
+        """A TokenBatch column in its own dtype, 0 on undecided rows, [N] or [B]."""
+        values = self._batch[name]
+        if self._all_decided:
+            return values
+        of_responses = name in self.table.response_columns
+        return values.masked_fill(~(self.decided_responses if of_responses else self.decided), 0)
 
     def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
         name = str(node)
         if name not in self._columns:
             if isinstance(node, nodes.NamedReward):
                 values = self._named_reward(node.name)
+            elif name in self.table.columns:
+                values = self._at_level(name, node.level)
             else:
                 values = _VALUES[name](self) if name in _VALUES else self._of_score(name)
             self._columns[name] = values.to(self.dtype)
         return Values(self._columns[name])
+
+    @property
+    def sampler_known(self) -> Tensor:
+        logprobs = self.table.sampler_logprobs
+        assert logprobs is not None  # `_read` has refused a table without them
+        return logprobs.isfinite() & self.decided
+
+    def _at_level(self, name: str, level: Level) -> Tensor:
+        """A column of a user's own with one value for each token, turn or response.
+
+        Values per token must be the same on all tokens of the turn or the response.
+        """
+        values, table = self._known(name), self.table
+        if name in table.response_columns:
+            return self._spread(values, Level.RESPONSE, level)
+        if level == Level.TOKEN:
+            return values
+        unit, unit_name = (
+            (table.turns, "turn") if level == Level.TURN else (table.responses, "response")
+        )
+        starts = table.turn_starts
+        if level == Level.RESPONSE:
+            starts = table.starts.clamp(max=max(len(table) - 1, 0))
+            empty = (table.lengths == 0) & self.decided_responses
+            self.refuse(
+                empty,
+                f"column '{name}' has one value per token, and no token says what it is",
+                level,
+            )
+        first = values[starts] if len(table) else values.new_zeros(len(starts))
+        self.refuse(
+            (values != first[unit]) & self.decided,
+            f"column '{name}' is declared to have one value per {unit_name}, and differs from that "
+            f"of the first token of its {unit_name}",
+        )
+        return first
+
+    def whole_numbers(self, name: str, level: Level) -> Tensor:
+        """A column of whole numbers of a user's own for each token, turn or response, int64."""
+        values = self._at_level(name, level)
+        whole = values.long()
+        self.refuse(whole != values, f"by='{name}' takes whole numbers: it is none", level)
+        return whole
 
     def _of_score(self, name: str) -> Tensor:
         """A column of the TokenBatch, or one that a score gives: its probability or its gap."""
@@ -146,6 +199,7 @@ _VALUES: dict[str, Callable[[Frame], Tensor]] = {
         frame.batch("logprobs"), frame.batch("old_logprobs")
     ).exp(),
     "length": lambda frame: frame.table.lengths,
+    "staleness": lambda frame: frame.table.column("staleness", "the rule"),
     "position": lambda frame: frame.table.positions,
     "turn": lambda frame: frame.table.turn_numbers[frame.table.turn_starts],
     "turn_position": lambda frame: (

@@ -88,8 +88,12 @@ class Objective(Model):
     and at last all others"""
     phase: rules.RuleField | None = None
     """tokens of this phase; the others count only in the divisor"""
-    columns: tuple[str, ...] = ()
-    """names in TokenBatch(columns=...) that expressions read"""
+    let: rules.Let = Field(default={})
+    """names for expressions: `{omega: abs(advantage) * entropy}`. What follows, and later names,
+    may read them"""
+    columns: rules.OwnColumns = Field(default={})
+    """names in TokenBatch(columns=...) that expressions read, each with what it has one value for:
+    `{outcome: response, state: turn}`; a list has names of one value per token"""
     scores: tuple[str, ...] = ()
     """names of scores. A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap and
     NAME_entropy; TokenBatch(columns=...) holds NAME_logprob and NAME_entropy, the others follow"""
@@ -99,10 +103,12 @@ class Objective(Model):
     def _with_columns(cls, data: Any, handler: Any) -> Self:
         settings = data if isinstance(data, dict) else {}
         columns, scores = (
-            [n for n in names if isinstance(n, str)] if isinstance(names, list | tuple) else []
-            for names in (settings.get("columns"), settings.get("scores"))
+            rules.readable_columns(settings.get(key)) for key in ("columns", "scores")
         )
-        with rules.declared((*columns, *rules.score_columns(scores))):
+        columns |= rules.levels_of(rules.score_columns(scores))
+        if "let" in settings:
+            data = settings | {"let": rules.read_let(settings["let"] or {}, columns)}
+        with rules.declared(columns, data["let"] if "let" in settings else {}):
             return handler(data)
 
     @model_validator(mode="after")
@@ -121,7 +127,7 @@ class Objective(Model):
                 name.isidentifier() and name[0].islower()
             ):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
-        yield from score_name_mistakes(self.scores, self.columns)
+        yield from score_name_mistakes(self.scores, [*self.columns])
         yield from against_mistakes(self.scores, self._terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
@@ -139,11 +145,17 @@ class Objective(Model):
         readable = [*self.controllers, *rules.COLUMNS, *self._declared]
         for who, expression in self._expressions:
             for node in expression.walk():
-                if isinstance(node, (Controlled, Column)) and node.name not in readable:
-                    advice = (
-                        f"{nearest(node.name, readable)} Or declare it in columns or controllers."
-                    )
-                    yield f"{who} reads unknown '{node.name}'.{advice}"
+                names = {node.name} if isinstance(node, Controlled) else node.names()
+                for name in sorted({*names} - {*readable}):
+                    advice = f"{nearest(name, readable)} Or declare it in columns or controllers."
+                    yield f"{who} reads unknown '{name}'.{advice}"
+                for name in {*node.names()} & self.columns.keys():
+                    level, given = self.columns[name], node.names()[name].name.lower()
+                    if given != level:
+                        yield (
+                            f"{who} reads '{name}' with one value per {given}, and columns says "
+                            f'{level}. Write column("{name}", level="{level}")'
+                        )
 
     # Copies with changes.
 
@@ -172,7 +184,7 @@ class Objective(Model):
 
     def reweight(self, weight: rules.Number | str | float) -> Objective:
         """A copy with ω multiplied by `weight`."""
-        with rules.declared(self._declared):
+        with rules.declared(self._declared, self.let):
             number = rules.as_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
@@ -184,13 +196,13 @@ class Objective(Model):
         return self.replace(split=(*self.split_rules, self._read(rule)))
 
     def _read(self, rule: Any) -> rules.Rule:
-        with rules.declared(self._declared):
+        with rules.declared(self._declared, self.let):
             return rules.read_rule(rule)
 
     @property
-    def _declared(self) -> tuple[str, ...]:
-        """The columns that expressions may read besides those of every table."""
-        return *self.columns, *rules.score_columns(self.scores)
+    def _declared(self) -> dict[str, rules.ColumnLevel]:
+        """The columns that expressions may read besides those of every table, with their levels."""
+        return self.columns | rules.levels_of(rules.score_columns(self.scores))
 
     @property
     def phases(self) -> tuple[Objective, ...]:
@@ -542,6 +554,7 @@ class Objective(Model):
                 for who, primitive in owners
                 for path, expression, _ in (() if primitive is None else expressions(primitive))
             ),
+            *((f"let.{name}", node.value) for name, node in self.let.items()),  # type: ignore[attr-defined]
         ]
         return [(who, expression) for who, expression in fields if expression is not None]
 

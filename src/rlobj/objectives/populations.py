@@ -1,11 +1,12 @@
 """Populations: the values of expressions that read many tokens; `Frame` is one, with columns.
 
 A population is all tokens of the update, those of a group (on any rank), those at one position in
-the responses of a group, those of a response, those of a turn, or those of the group's turns of one
-number. Aggregates of a number with one value per response count responses, and so do cuts with
-of="response". The same holds for turns; all others count tokens. Rows of undecided responses belong
-to no population. All ranks must evaluate the same expressions in the same order, because cuts and
-means count the tokens of all ranks.
+the responses of a group, those of a response, those of a turn, those of the group's turns of one
+number, or those of a group that have one value in a column of one's own. Aggregates of a number
+with one value per response count responses, and so do cuts with of="response". The same holds for
+turns; all others count tokens. Rows of undecided responses belong to no population. All ranks must
+evaluate the same expressions in the same order, because cuts and means count the tokens of all
+ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.rules import CustomRule, Expr, Level, Number, Rule, nodes
-from rlobj.objectives.rules.populations import level_by
+from rlobj.objectives.rules.populations import FINEST, Populated
 from rlobj.objectives.statistics import Comm, SingleProcess
 
 
@@ -31,15 +32,16 @@ class Units:
     """The groups of the update, their positions or turns, or this rank's responses or turns.
 
     Attributes:
-        member: the unit of each response of this rank, of each turn if it is one of turns, or of
-            each token by position, from 0.
-        count: the number of units.
+        member: the unit of each response, turn or token of this rank, from 0.
+        count: the number of units; by a column of one's own, the last one is of those in no unit.
         comm: the ranks that share the units.
+        level: which of them `member` has.
     """
 
     member: Tensor
     count: int
     comm: Comm
+    level: Level = Level.RESPONSE
 
 
 class Populations(Evaluator):
@@ -63,12 +65,27 @@ class Populations(Evaluator):
                 return self._evaluated[node]
         return super().evaluate(node)
 
-    def _units(self, by: str) -> Units:
+    def _units(self, by: str, level: Level) -> Units:
         # No cached_property: Python 3.11 holds its lock for all instances of the class. If ranks
         # are threads, one would hold it while it waits for the others in `comm.sum`.
         if by not in self._units_by:
-            self._units_by[by] = self._find_units(by)
+            own = by not in FINEST
+            self._units_by[by] = self._own_units(by, level) if own else self._find_units(by)
         return self._units_by[by]
+
+    def _units_of(self, node: Populated) -> Units:
+        return self._units(node.by, node.by_level)
+
+    def _own_units(self, column: str, level: Level) -> Units:
+        """The pairs of a group and a value of a column of one's own, which is not negative."""
+        values = self.whole_numbers(column, level)
+        groups = self._spread(self.table.groups, Level.RESPONSE, level)
+        inside = (values >= 0) & self._spread(self.decided_responses, Level.RESPONSE, level)
+        pairs = torch.stack([groups, values], 1)[inside]
+        member, count = statistics.numbered(pairs, self.comm)
+        whole = torch.full_like(values, count)
+        whole[inside] = member
+        return Units(whole, count + 1, self.comm, level)
 
     def _find_units(self, by: str) -> Units:
         table, device = self.table, self.decided.device
@@ -79,26 +96,40 @@ class Populations(Evaluator):
             return Units(torch.zeros(size, dtype=torch.int64, device=device), 1, self.comm)
         if by == "turn":
             size = len(table.turn_starts)
-            return Units(torch.arange(size, device=device), size, SingleProcess())
+            return Units(torch.arange(size, device=device), size, SingleProcess(), Level.TURN)
         if by in ("position", "group_turn"):
-            groups, level = self._units("group"), level_by(by)
+            groups, level = self._units("group", Level.RESPONSE), FINEST[by]
             token = level == Level.TOKEN
             places = table.positions if token else table.turn_numbers[table.turn_starts]
             end = places.max()[None] + 1 if len(places) else places
             ends, _ = statistics.gather(end, self.comm)
             longest = int(ends.max()) if len(ends) else 0
             member = self._spread(groups.member, Level.RESPONSE, level) * longest + places
-            return Units(member, groups.count * longest, self.comm)
+            return Units(member, groups.count * longest, self.comm, level)
         return Units(*statistics.numbered(table.groups, self.comm), self.comm)
 
-    def _population(self, of: Expr, within: Rule | None, level: Level) -> tuple[Values, Tensor]:
+    def _population(self, node: Populated, of: Expr, level: Level) -> tuple[Values, Tensor]:
         """The values of tokens [N], turns [T] or responses [B], and which of them count."""
         values = self._at(of, level)
-        population = self._members(within, level)
+        if of.level == Level.TOKEN:
+            self._refuse_spread(of)
+        population = self._members(node.within, level)
+        if node.by not in FINEST:
+            population = population & (self._unit(node, level) < self._units_of(node).count - 1)
         if values.undefined is not None:
             self._check_finite(of, values.wrong, population, level)
             population = population & ~values.undefined
         return values, population
+
+    def _refuse_spread(self, of: Expr) -> None:
+        """Refuse to count tokens of a number that has one value per response in the table."""
+        read = [node for node in of.walk() if node.reads_tokens and node.level == Level.TOKEN]
+        names = [str(node) for node in read]
+        if names and {*names} <= self.table.response_columns:
+            self._error = self._error or (
+                f"column '{names[0]}' has one value per response, and a population of '{of}' would "
+                f"count it for each token. Declare its level: columns: {{{names[0]}: response}}"
+            )
 
     def _members(self, within: Rule | None, level: Level) -> Tensor:
         """The tokens [N], turns [T] or responses [B] in `within`, also those without a value."""
@@ -115,17 +146,17 @@ class Populations(Evaluator):
         self._check_finite(within, chosen.wrong, decided, level)
         return decided & chosen.data
 
-    def _unit(self, by: str, level: Level) -> Tensor:
+    def _unit(self, node: Populated, level: Level) -> Tensor:
         """The unit of each token, turn or response."""
-        finest = max(level_by(by), Level.RESPONSE)
-        return self._spread(self._units(by).member, finest, level)
+        units = self._units_of(node)
+        return self._spread(units.member, units.level, level)
 
-    def _count(self, mask: Tensor, by: str, level: Level) -> Tensor:
+    def _count(self, mask: Tensor, node: Populated, level: Level) -> Tensor:
         """The number of True tokens, turns or responses in each unit, int64."""
-        if by == "update":
+        if node.by == "update":
             return self.comm.sum(mask.sum(dtype=torch.int64)[None])
-        units = self._units(by)
-        return statistics.count_by(mask, self._unit(by, level), units.count, units.comm)
+        units = self._units_of(node)
+        return statistics.count_by(mask, self._unit(node, level), units.count, units.comm)
 
     def _kth(
         self,
@@ -147,14 +178,14 @@ class Populations(Evaluator):
         """
         level = node.counted
         keys = statistics.order_keys(values.data.expand(len(population)))
-        sizes = self._count(population, node.by, level)
+        sizes = self._count(population, node, level)
         places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
         if node.by == "update":
             k = int(places)
             cut = statistics.kth_smallest(keys, k, self.comm, population) if k else 0
             return keys, torch.tensor([cut], device=keys.device), places
-        unit = self._unit(node.by, level)[population]
-        cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node.by).comm)
+        unit = self._unit(node, level)[population]
+        cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units_of(node).comm)
         return keys, cuts, places
 
     def _cut(self, node: nodes.Cut) -> Values:
@@ -162,18 +193,18 @@ class Populations(Evaluator):
             k = node.size(n)
             return n - k + 1 if k and node.side == "top" else k
 
-        values, population = self._population(node.value, node.within, node.level)
+        values, population = self._population(node, node.value, node.level)
         keys, cuts, places = self._kth(node, values, population, place)
         if node.by != "update":
-            unit = self._unit(node.by, node.level)
+            unit = self._unit(node, node.level)
             cuts, places = cuts[unit], places[unit]
         inside = keys >= cuts if node.side == "top" else keys <= cuts
         return self._selected(node, values, population, inside & (places > 0))
 
     def _mean_cut(self, node: nodes.MeanCut) -> Values:
-        values, population = self._population(node.value, node.within, node.level)
-        data, units = values.data.expand(len(self.table)), self._units(node.by)
-        unit = self._unit(node.by, node.level)
+        values, population = self._population(node, node.value, node.level)
+        data, units = values.data.expand(len(self.table)), self._units_of(node)
+        unit = self._unit(node, node.level)
         ends = statistics.mean_cut_by(
             data[population], unit[population], units.count, node.limit, units.comm
         )
@@ -191,14 +222,20 @@ class Populations(Evaluator):
         return Values(selected, values.undefined & self._members(node.within, node.level))
 
     def _quantile(self, node: nodes.Quantile) -> Values:
-        ranked = self._population(node.value, node.within, node.counted)
-        keys, cuts, places = self._kth(node, *ranked, lambda n: node.size(n) if n else 0)
+        ranked = self._population(node, node.value, node.counted)
+        keys, cuts, places = self._kth(node, *ranked, node.place)
         data = statistics.from_keys(cuts.to(keys.dtype))
-        return self._per_response(node.by, data, places == 0)
+        if node.interpolate:
+            sizes = self._count(ranked[1], node, node.counted)
+            _, cuts, _ = self._kth(node, *ranked, lambda n: min(node.place(n) + 1, n))
+            above = statistics.from_keys(cuts.to(keys.dtype))
+            share = (node.q * (sizes - 1).double() - (places - 1)).clamp(0, 1)
+            data = torch.lerp(data, above, share.to(data.dtype))
+        return self._by_member(node, data, places == 0)
 
     def _rank(self, node: nodes.Rank) -> Values:
-        values, population = self._population(node.of, node.within, node.level)
-        unit, units = self._unit(node.by, node.level)[population], self._units(node.by)
+        values, population = self._population(node, node.of, node.level)
+        unit, units = self._unit(node, node.level)[population], self._units_of(node)
         keys = statistics.order_keys(values.data)[population].long()
         data = torch.zeros(population.shape, dtype=self.dtype, device=self.decided.device)
         shares = statistics.shares_below(keys, unit, units.count, units.comm)
@@ -207,16 +244,16 @@ class Populations(Evaluator):
 
     def _aggregate(self, node: nodes.Aggregate) -> Values:
         level = node.counted
-        values, population = self._population(node.of, node.within, level)
-        sizes = self._count(population, node.by, level)
+        values, population = self._population(node, node.of, level)
+        sizes = self._count(population, node, level)
         if node.statistic in ("count", "share"):
-            by_unit = self._count(population & values.data, node.by, level).double()
+            by_unit = self._count(population & values.data, node, level).double()
             by_unit = by_unit / sizes if node.statistic == "share" else by_unit
         else:
             by_unit = self._statistic(node, values.data, population, level)
             by_unit = by_unit / sizes if node.statistic == "mean" else by_unit
         empty = None if node.statistic in ("sum", "count") else sizes == 0
-        return self._finite(node, self._per_response(node.by, by_unit.to(self.dtype), empty))
+        return self._finite(node, self._by_member(node, by_unit.to(self.dtype), empty))
 
     def _statistic(
         self, node: nodes.Aggregate, data: Tensor, population: Tensor, level: Level
@@ -226,8 +263,8 @@ class Populations(Evaluator):
         if node.by == "update" and node.statistic in ("sum", "mean"):
             total = statistics.exact_sum(data, self.comm)
             return torch.tensor([total], dtype=torch.float64, device=data.device)
-        units = self._units(node.by)
-        unit = self._unit(node.by, level)[population]
+        units = self._units_of(node)
+        unit = self._unit(node, level)[population]
         if node.statistic in ("sum", "mean"):
             return statistics.exact_sum_by(data, unit, units.count, units.comm)
         largest = node.statistic == "max"
@@ -235,18 +272,18 @@ class Populations(Evaluator):
 
     def _quantified(self, node: nodes.Quantified) -> Values:
         level = node.counted
-        values, population = self._population(node.of, node.within, level)
+        values, population = self._population(node, node.of, level)
         wanted = values.data if node.statistic == "any" else ~values.data
-        some = self._count(population & wanted, node.by, level) > 0
-        return self._per_response(node.by, some if node.statistic == "any" else ~some, None)
+        some = self._count(population & wanted, node, level) > 0
+        return self._by_member(node, some if node.statistic == "any" else ~some, None)
 
-    def _per_response(self, by: str, by_unit: Tensor, undefined: Tensor | None) -> Values:
-        """The values of units: 0-d for the update, [N] by position, [T] by turn, else [B]."""
+    def _by_member(self, node: Populated, by_unit: Tensor, undefined: Tensor | None) -> Values:
+        """The values of units: 0-d for the update, else one for each response, turn or token."""
         if undefined is not None and not bool(undefined.any()):
             undefined = None
-        if by == "update":
+        if node.by == "update":
             return Values(by_unit[0], None if undefined is None else undefined[0])
-        member = self._units(by).member
+        member = self._unit(node, node.level)
         return Values(by_unit[member], None if undefined is None else undefined[member])
 
     def _amount(self, node: nodes.Sample) -> float:
@@ -335,5 +372,6 @@ class Populations(Evaluator):
         nodes.Rank: _rank,
         nodes.Sample: _sample,
         nodes.Scan: _scan,
+        nodes.Named: lambda self, node: self.evaluate(node.value),
         CustomRule: _custom_rule,
     }

@@ -163,10 +163,16 @@ def gather(table: Tensor, comm: Comm) -> tuple[Tensor, int]:
 
 
 def numbered(names: Tensor, comm: Comm) -> tuple[Tensor, int]:
-    """The number of each name of this rank, from 0 and the same on all ranks, and how many."""
-    every, start = gather(names, comm)
-    different, number = every.unique(return_inverse=True)
-    return number[start : start + len(names)], len(different)
+    """The number of each name of this rank, from 0 and the same on all ranks, and how many.
+
+    Args:
+        names: int64, [N], or [N, K] for names of K numbers.
+        comm: the process group.
+    """
+    mine, place = names.unique(dim=0, return_inverse=True)
+    every, start = gather(mine, comm)
+    different, number = every.unique(dim=0, return_inverse=True)
+    return number[start : start + len(mine)][place], len(different)
 
 
 def order_keys(values: Tensor) -> Tensor:

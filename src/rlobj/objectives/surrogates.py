@@ -38,6 +38,7 @@ class Terms:
         advantages: A, [N].
         values: the plan's values of the surrogate's rules, bool [N], by the rule's text.
         max_log_ratio: logarithms of ratios are clamped to ±max_log_ratio nats; None = no clamp.
+        against: whose log-probs are l0 in ratios, "old" or "sampler".
     """
 
     table: TokenBatch
@@ -45,10 +46,13 @@ class Terms:
     advantages: Tensor
     values: Mapping[str, Tensor]
     max_log_ratio: functional.Real | None = functional.MAX_LOG_RATIO
+    against: str = "old"
 
-    def clamped(self, limit: functional.Real | None) -> Terms:
-        """The same terms with another clamp of ratios."""
-        return self if limit is self.max_log_ratio else replace(self, max_log_ratio=limit)
+    def clamped(self, limit: functional.Real | None, against: str = "old") -> Terms:
+        """The same terms with another clamp of ratios, and against these log-probs."""
+        if limit is self.max_log_ratio and against == self.against:
+            return self
+        return replace(self, max_log_ratio=limit, against=against)
 
     def column(self, name: str) -> Tensor:
         """A column of the table, detached, [N].
@@ -65,7 +69,7 @@ class Terms:
 
     @cached_property
     def _moved(self) -> Tensor:
-        return self.logprobs - self.column("old_logprobs")
+        return self.logprobs - self.column(f"{self.against}_logprobs")
 
     @cached_property
     def token_ratio(self) -> Tensor:
@@ -134,6 +138,20 @@ class _RatioSurrogate(Surrogate):
     """the ratio's logarithm is clamped to ±max_log_ratio nats; null = no clamp"""
 
 
+class _AgainstSurrogate(_RatioSurrogate):
+    """Base class of surrogates of a ratio to the old policy or to the sampler."""
+
+    against: Literal["old", "sampler"] = "old"
+    """l0 in the ratio: of the old policy, or those that the sampler reported; where these are
+    unknown, of the old policy"""
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"{self.against}_logprobs",)
+
+    def _terms(self, terms: Terms) -> Terms:
+        return terms.clamped(self.max_log_ratio, self.against)
+
+
 def _choose(rule: Tensor, then: Any, otherwise: Any, *, like: Tensor) -> Tensor:
     """`then` where the rule is true, else `otherwise`, [N] in the dtype of `like`."""
     values = (
@@ -142,7 +160,7 @@ def _choose(rule: Tensor, then: Any, otherwise: Any, *, like: Tensor) -> Tensor:
     return torch.where(rule, *values)
 
 
-class Clip(_RatioSurrogate):
+class Clip(_AgainstSurrogate):
     """S = min(r·A, clip(r, 1 − low, 1 + high)·A); with dual = c, for A < 0 also max(·, c·A).
 
     The dual bound limits the loss of tokens with a very large ratio.
@@ -161,7 +179,7 @@ class Clip(_RatioSurrogate):
     """of the token, or the response's geometric mean (GSPO) or product"""
 
     def _ratio(self, terms: Terms) -> Tensor:
-        return getattr(terms.clamped(self.max_log_ratio), f"{self.ratio}_ratio")
+        return getattr(self._terms(terms), f"{self.ratio}_ratio")
 
     def __call__(self, terms: Terms) -> Tensor:
         ratio, advantages = self._ratio(terms), terms.advantages
@@ -180,11 +198,11 @@ class Clip(_RatioSurrogate):
         return above, below
 
 
-class Unclipped(_RatioSurrogate):
+class Unclipped(_AgainstSurrogate):
     """S = r·A. Source: KL-Cov, arXiv:2505.22617; Lp-Reg, arXiv:2510.03222."""
 
     def __call__(self, terms: Terms) -> Tensor:
-        return terms.clamped(self.max_log_ratio).token_ratio * terms.advantages
+        return self._terms(terms).token_ratio * terms.advantages
 
 
 class Reinforce(Surrogate):
@@ -197,7 +215,7 @@ class Reinforce(Surrogate):
         return terms.logprobs * terms.advantages
 
 
-class Cispo(_RatioSurrogate):
+class Cispo(_AgainstSurrogate):
     """S = sg[clip(r, min, max)]·A·l: the weight is clipped, the gradient is not.
 
     Source: MiniMax-M1, arXiv:2506.13585; absolute cap 5: ScaleRL, arXiv:2510.13786.
@@ -209,7 +227,7 @@ class Cispo(_RatioSurrogate):
     """absolute floor of r"""
 
     def __call__(self, terms: Terms) -> Tensor:
-        ratio = terms.clamped(self.max_log_ratio).token_ratio.detach()
+        ratio = self._terms(terms).token_ratio.detach()
         return ratio.clamp(min=self.min).clamp(max=self.max) * terms.advantages * terms.logprobs
 
 

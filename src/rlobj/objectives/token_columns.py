@@ -12,7 +12,7 @@ from rlobj.base.errors import BatchError, nearest
 
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
-_BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "mask")
+_BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "staleness", "mask")
 
 
 def read_column(name: str, value: Any, device: torch.device | None = None) -> torch.Tensor:
@@ -111,16 +111,22 @@ def mapping(columns: Any) -> Mapping[str, Any]:
 
 
 def user_column(
-    name: str, value: Any, logprobs: torch.Tensor, lengths: torch.Tensor, reserved: Collection[str]
-) -> torch.Tensor:
-    """A column of a user's own, one number per token, [N].
+    name: str,
+    value: Any,
+    logprobs: torch.Tensor,
+    lengths: torch.Tensor,
+    reserved: Collection[str],
+    of_responses: bool,
+) -> tuple[torch.Tensor, bool]:
+    """A column of a user's own, and whether it has one number per response, [B], or per token, [N].
 
     Args:
         name: the column.
-        value: [N], or [B].
+        value: [N], [B] or [B, 1]; if B = N, one dimension is read as [N].
         logprobs: [N].
         lengths: tokens of each response, [B].
         reserved: names of the TokenBatch's own columns.
+        of_responses: one dimension is read as [B] if B = N.
 
     Raises:
         BatchError: another shape, or a name of the TokenBatch's own columns.
@@ -133,14 +139,15 @@ def user_column(
     value = read_column(name, value, logprobs.device)
     if value.is_complex():
         raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
-    if value.shape == lengths.shape != logprobs.shape:
-        value = value.repeat_interleave(lengths)
-    if value.shape != logprobs.shape:
+    if value.shape == (len(lengths), 1):
+        value, of_responses = value[:, 0], True
+    if value.shape not in (logprobs.shape, lengths.shape):
         raise BatchError(
             f"column '{name}' has shape {list(value.shape)}, expected [{len(logprobs)}] (tokens) "
             f"or [{len(lengths)}] (responses)"
         )
-    return full_precision(value, torch.float64)
+    of_responses = value.shape == lengths.shape and (of_responses or value.shape != logprobs.shape)
+    return full_precision(value, torch.int64), of_responses
 
 
 def full_precision(values: torch.Tensor, otherwise: torch.dtype) -> torch.Tensor:
@@ -183,7 +190,10 @@ def flat_columns(
             raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, names)}")
         if name == "columns":  # columns of the caller's own, by name
             users = flat_columns(mask, mapping(value), {*value, "groups"}, ())
-            flat[name] = {key: users.get(key) for key in value}  # the TokenBatch refuses None
+            for key, column in value.items():  # the TokenBatch refuses None
+                of_responses = column is not None and read_column(key, column).dim() == 1
+                read = users[key][:, None] if of_responses else users.get(key)
+                flat.setdefault(name, {})[key] = read
             continue
         if value is None and name != "logprobs":
             continue

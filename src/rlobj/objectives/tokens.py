@@ -19,7 +19,7 @@ from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import token_columns
 from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
 
-_PER_RESPONSE = ("groups", "ids", "rewards")
+_PER_RESPONSE = ("groups", "ids", "rewards", "staleness")
 PER_TOKEN = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"),
     *("proxy_logprobs", "collision", "old_collision", "entropy_sensitivity"),
@@ -51,6 +51,8 @@ class TokenBatch:
             find the rows of a table in a plan.
         rewards: [B], or [B, K] for K rewards, or None; NaN = undecided: a response with an
             undecided reward is treated as empty.
+        staleness: int [B] or None, steps between the weights that sampled the response and those
+            that train on it; default: 0.
         old_logprobs: [N] or None, log π_old(o_t); default: `logprobs` detached (on-policy).
         entropy: [N] or None, H of π_θ at the token's position, nats; may carry a gradient.
         old_entropy: [N] or None, H of π_old, nats; default: `entropy` detached, if
@@ -75,8 +77,9 @@ class TokenBatch:
         mask: bool [B, T] or None, the positions of the rows in the padded tensors they came from.
         reward_names: the names of the K rewards, or None.
         reward_weights: the weights of the K rewards in their sum; None = 1 each.
-        columns: columns of your own, [N] or [B] each, stored as [N]; rules read them by name if
-            the objective declares them: `Objective(columns=["stage"])`.
+        columns: columns of your own, [N] for one value per token or per turn, or [B] for one per
+            response (if B = N, [B, 1]); rules read them by name if the objective declares them:
+            `Objective(columns={"stage": "response"})`. Whole numbers stay int64.
 
     Example:
         >>> batch = TokenBatch(lengths=[2, 1], groups=[0, 0], logprobs=[-0.1, -2.0, -0.5])
@@ -89,6 +92,7 @@ class TokenBatch:
     logprobs: Tensor
     ids: Tensor | None = None
     rewards: Tensor | None = None
+    staleness: Tensor | None = None
     old_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     old_entropy: Tensor | None = None
@@ -108,6 +112,7 @@ class TokenBatch:
     columns: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     _spread: bool = dataclasses.field(default=False, repr=False)  # advantages are [N] already
     _checked: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # log-probs
+    _of_responses: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)  # columns
 
     def __post_init__(self) -> None:
         logprobs = token_columns.read_column("logprobs", self.logprobs)
@@ -122,7 +127,7 @@ class TokenBatch:
             value = token_columns.read_column(name, value, logprobs.device)
             if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
                 raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
-            if name in ("lengths", "groups", "ids", "turn"):
+            if name in ("lengths", "groups", "ids", "staleness", "turn"):
                 value = token_columns.whole_numbers(name, value)
             else:
                 value = token_columns.full_precision(value, logprobs.dtype)
@@ -132,11 +137,14 @@ class TokenBatch:
                 object.__setattr__(self, name, token_columns.per_reward(name, getattr(self, name)))
         self._check_shapes()
         self._round_logprobs()
-        users = {
-            name: token_columns.user_column(name, value, logprobs, self.lengths, COLUMN_NAMES)
-            for name, value in token_columns.mapping(self.columns).items()
-        }
+        users, of_responses = dict[str, Tensor](), set[str]()
+        for name, value in token_columns.mapping(self.columns).items():
+            users[name], by_response = token_columns.user_column(
+                name, value, logprobs, self.lengths, COLUMN_NAMES, name in self._of_responses
+            )
+            of_responses |= {name} if by_response else set()
         object.__setattr__(self, "columns", users)
+        object.__setattr__(self, "_of_responses", frozenset(of_responses))
         if self.advantages is not None and not self._spread:
             if len(self.advantages) == len(self.lengths):
                 object.__setattr__(self, "advantages", self.spread(self.advantages))
@@ -321,6 +329,11 @@ class TokenBatch:
 
     # Columns.
 
+    @property
+    def response_columns(self) -> frozenset[str]:
+        """The names of those `columns` that have one value per response, [B]."""
+        return self._of_responses
+
     def column(self, name: str, who: str) -> Tensor:
         """A column, or its default.
 
@@ -335,6 +348,8 @@ class TokenBatch:
         if value is None and self.old_logprobs is None and name in _OLD:
             value = getattr(self, name.removeprefix("old_"))
             value = None if value is None else value.detach()
+        if value is None and name == "staleness":
+            return torch.zeros_like(self.lengths)
         if value is None and name == "turn":
             return self.turn_numbers
         if value is None and name == "turn_reward" and not self.turn_numbers.any():
@@ -350,19 +365,17 @@ class TokenBatch:
         return value
 
     def finite(self, name: str, who: str) -> Tensor:
-        """A column per token, detached; finite on the rows of decided responses, [N].
+        """A column, detached; finite on the rows of decided responses, [N] (or [B], see `columns`).
 
         Raises:
             BatchError: the column is absent or not finite; names the column, the row and `who`.
         """
-        values = self.column(name, who).detach()
-        bad = ~values.isfinite() & self.decided
+        values, of_responses = self.column(name, who).detach(), name in self._of_responses
+        bad = ~values.isfinite() & (self.decided_responses if of_responses else self.decided)
         if bad.any():
             row = int(bad.nonzero()[0])
-            raise BatchError(
-                f"column '{name}' is {values[row].item()} at row {row} ({self.row(row)}); "
-                f"{who} reads it"
-            )
+            place = f"response {row}" if of_responses else f"row {row} ({self.row(row)})"
+            raise BatchError(f"column '{name}' is {values[row].item()} at {place}; {who} reads it")
         return values
 
     def reward(self, name: str | None = None) -> Tensor:
@@ -445,7 +458,10 @@ class TokenBatch:
         taken = {
             name: None if column is None else column[chosen[name]] for name, column in whole.items()
         }
-        users = {name: column[rows] for name, column in self.columns.items()}
+        users = {
+            name: column[responses if name in self._of_responses else rows]
+            for name, column in self.columns.items()
+        }
         return dataclasses.replace(self, **taken, columns=users, index=index, _spread=True)
 
     @staticmethod
@@ -472,9 +488,12 @@ class TokenBatch:
         joined: dict[str, Any] = {
             name: join(name, [getattr(table, name) for table in tables]) for name in per_row
         }
+        filled = [table for table in tables if len(table.lengths)] or tables
+        of_responses = frozenset.intersection(*(table._of_responses for table in filled))
         own_names = dict.fromkeys(name for table in tables for name in table.columns)
         joined["columns"] = {
-            name: join(name, [table.columns.get(name) for table in tables]) for name in own_names
+            name: join(name, [table._own(name, name in of_responses) for table in tables])
+            for name in own_names
         }
         for name in _SHARED:
             joined[name] = getattr(tables[0], name)
@@ -483,7 +502,13 @@ class TokenBatch:
         masks = [table.mask for table in tables if table.mask is not None]
         if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
             joined["mask"] = torch.cat(masks)
-        return TokenBatch(**joined, _spread=True, _checked=LOGPROBS)
+        return TokenBatch(**joined, _spread=True, _checked=LOGPROBS, _of_responses=of_responses)
+
+    def _own(self, name: str, by_response: bool) -> Tensor | None:
+        """A column of one's own, [B] or [N]; None if there is none."""
+        value = self.columns.get(name)
+        spread = value is not None and name in self._of_responses and not by_response
+        return self.spread(value) if spread else value  # type: ignore[arg-type]
 
     # Padded tensors, as other trainers use them.
 

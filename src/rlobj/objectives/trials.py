@@ -69,6 +69,11 @@ def _table(
     columns["collision"] = (-columns["entropy"]).exp()
     if not certain:
         columns["old_logprobs"] = columns["logprobs"] - 0.01
+    own = {  # whole numbers, which name populations
+        "response": 1 + torch.arange(len(lengths))[:, None] % 2,
+        "turn": 1 + columns["turn"] % 2,
+        "token": 1 + torch.arange(size) % 3,
+    }
     scores = {f"{name}_logprob": columns["old_logprobs"] for name in objective.scores}
     scores |= {f"{name}_entropy": base for name in objective.scores}
     reward_values = torch.tensor(rewards).float()
@@ -78,6 +83,6 @@ def _table(
         ids=torch.arange(len(lengths)),
         rewards=reward_values[:, None].expand(-1, len(names)) if names else reward_values,
         reward_names=names or None,
-        columns={**dict.fromkeys(objective.columns, base), **scores},
+        columns={name: own[level] for name, level in objective.columns.items()} | scores,
         **columns,
     )

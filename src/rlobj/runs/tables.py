@@ -106,7 +106,9 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     values = {name: getattr(table, name) for name in (*PER_TOKEN, "advantages")}
     if not observed.objective.needs.plan & {*POLICY}:  # else the rules read those of the table
         values |= {name: getattr(observed, name) for name in POLICY}
-    values |= {f"{_OWN}{name}": column for name, column in table.columns.items()}
+    own = {f"{_OWN}{name}": column for name, column in table.columns.items()}
+    of_responses = {f"{_OWN}{name}" for name in table.response_columns}
+    values |= {name: column for name, column in own.items() if name not in of_responses}
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None
     lengths = numpy(table.lengths)
@@ -132,6 +134,10 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     for name, column in values.items():
         if column is not None:
             columns[name] = _lists(numpy(column), lengths)
+    if table.staleness is not None:
+        columns["staleness"] = pyarrow.array(numpy(table.staleness))
+    for name in of_responses:
+        columns[name] = pyarrow.array(numpy(own[name]), from_pandas=True)
     return pyarrow.table(columns)
 
 
@@ -224,9 +230,17 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         rewards=rewards if rewards is None or not names else rewards.reshape(len(rows), -1),
         reward_names=names,
         reward_weights=described["reward_weights"],
-        columns={name[len(_OWN) :]: _flat(rows[name]) for name in present if name.startswith(_OWN)},
+        staleness=_own(rows["staleness"])[:, 0] if "staleness" in present else None,
+        columns={name[len(_OWN) :]: _own(rows[name]) for name in present if name.startswith(_OWN)},
         **columns,
     )
+
+
+def _own(values: Any) -> torch.Tensor:
+    """A column of a run's own: one value for each response, [B, 1], or each token, [N]."""
+    if pyarrow.types.is_list(values.type):
+        return _flat(values)
+    return torch.from_numpy(values.to_numpy(zero_copy_only=False).copy())[:, None]
 
 
 def _flat(lists: Any) -> torch.Tensor:

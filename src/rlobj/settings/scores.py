@@ -118,11 +118,14 @@ def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
         knows_names = isinstance(objective, Mapping) or hasattr(objective, section)
         if not (names and isinstance(names, Mapping) and knows_names):
             continue
+        settings = objective if isinstance(objective, Mapping) else vars(objective)
+        known = settings.get(section) or ()
+        names = [*dict.fromkeys([*known, *names])]
+        if isinstance(known, Mapping):  # with the levels of columns
+            names = {name: known.get(name, "token") for name in names}
         if isinstance(objective, Mapping):
-            names = [*dict.fromkeys([*(objective.get(section) or ()), *names])]
             filled["objective"] = {**objective, section: names}
         else:
-            names = [*dict.fromkeys([*getattr(objective, section), *names])]
             filled["objective"] = objective.replace(**{section: names})
     return filled
 

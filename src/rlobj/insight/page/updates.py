@@ -104,8 +104,9 @@ def _more_columns(
         per_token["turn_reward"] = table.turn_reward
     taken = {*COLUMNS, *NAMES, "prompt", "read"}
     run_columns = {name: values for name, values in table.columns.items() if name not in taken}
+    by_response = {name: run_columns.pop(name) for name in table.response_columns - taken}
     rewards = {f"reward:{name}": table.reward(name) for name in table.reward_names or ()}
-    return {**run_columns, **per_token}, {"length": table.lengths, **rewards}
+    return {**run_columns, **per_token}, {"length": table.lengths, **rewards, **by_response}
 
 
 def _held(update: UpdateTable, rules: Iterable[Rule]) -> Iterator[tuple[Rule, torch.Tensor]]:

@@ -20,7 +20,13 @@ from rlobj.objectives.evaluator import Values
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
-from rlobj.objectives.rules import Rule, declared, score_columns
+from rlobj.objectives.rules import (
+    Rule,
+    declared,
+    levels_of,
+    readable_columns,
+    score_columns,
+)
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.layout import CONFIG_FILE, is_run, table_files
@@ -67,8 +73,8 @@ def replay(
     settings = read_yaml(path / CONFIG_FILE) if path and is_run(path) else {}
     recorded = settings.get("objective")
     recorded = recorded if isinstance(recorded, dict) else {}
-    names = (*recorded.get("columns", ()), *score_columns(recorded.get("scores", ())))
-    with declared(names):  # which rules may read
+    columns, scores = (readable_columns(recorded.get(key)) for key in ("columns", "scores"))
+    with declared(columns | levels_of(score_columns(scores))):  # which rules may read
         running = _Replay(read_candidates(objectives, sweep), tokens)
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")

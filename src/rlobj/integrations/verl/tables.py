@@ -133,7 +133,7 @@ def correct(
     accepted = values(data["response_mask"])[kept].to(weights.dtype)
     extra = {WEIGHT: weights, ACCEPTED: accepted}
     extra = {name: value.detach().to(table.logprobs.device) for name, value in extra.items()}
-    widened = objective.replace(columns=(*objective.columns, *extra))
+    widened = objective.replace(columns=objective.columns | dict.fromkeys(extra, "token"))
     rule = column(ACCEPTED) > 0
     phase = rule if widened.phase is None else widened.phase & rule
     corrected = widened.replace(phase=phase).reweight(column(WEIGHT))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, Literal, get_args
 
 _RAW = {"reference": "ref_logprobs", "ref": "ref_logprobs", "proxy": "proxy_logprobs"}
 """The TokenBatch columns of log-probs that have a name of their own, by score."""
@@ -47,6 +48,7 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reward": ("R, the response's reward; reward('name') is one of several", ("rewards",)),
     "ratio": ("r = π / π_old", ("logprobs", "old_logprobs")),
     "length": ("trained tokens in the response", ()),
+    "staleness": ("steps between the weights that sampled and those that train", ("staleness",)),
     "position": ("index in the response, from 0", ()),
     "turn": ("turn of the conversation, from 0", ("turn",)),
     "turn_position": ("index in the turn, from 0", ("turn",)),
@@ -65,7 +67,10 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Meaning of each column, and the TokenBatch columns that it needs."""
 
-LEVELS = {"reward": "response", "length": "response", "turn": "turn", "turn_reward": "turn"}
+LEVELS = {
+    **dict.fromkeys(("reward", "length", "staleness"), "response"),
+    **dict.fromkeys(("turn", "turn_reward"), "turn"),
+}
 """Columns with one value per response or per turn; all others have one per token."""
 
 FUNCTIONS = {
@@ -81,19 +86,48 @@ FUNCTIONS = {
 }
 """Functions and their arguments."""
 
-_DECLARED: ContextVar[tuple[str, ...]] = ContextVar("declared", default=())
+ColumnLevel = Literal["token", "turn", "response"]
+"""What a column of one's own has one value for."""
+_DECLARED: ContextVar[Mapping[str, ColumnLevel]] = ContextVar("declared")
+_NAMED: ContextVar[Mapping[str, Any]] = ContextVar("named")
 
 
 @contextmanager
-def declared(names: tuple[str, ...]) -> Iterator[None]:
-    """Within this context, text may read these columns: an objective's own `columns`."""
-    token = _DECLARED.set(names)
+def declared(
+    columns: Mapping[str, ColumnLevel], named: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Within this context, text may read these names.
+
+    Args:
+        columns: an objective's own columns and those of its scores, each with its level.
+        named: expressions by their names: an objective's `let`.
+    """
+    tokens = _DECLARED.set(columns), _NAMED.set(named or {})
     try:
         yield
     finally:
-        _DECLARED.reset(token)
+        _DECLARED.reset(tokens[0])
+        _NAMED.reset(tokens[1])
 
 
-def declared_columns() -> tuple[str, ...]:
-    """The columns of `TokenBatch(columns=...)` that text may read."""
-    return _DECLARED.get()
+def declared_columns() -> Mapping[str, ColumnLevel]:
+    """The columns of `TokenBatch(columns=...)` that text may read, each with its level."""
+    return _DECLARED.get({})
+
+
+def named_expressions() -> Mapping[str, Any]:
+    """The expressions that text may read by a name."""
+    return _NAMED.get({})
+
+
+def levels_of(names: Iterable[str]) -> dict[str, ColumnLevel]:
+    """Columns with one value per token."""
+    return dict.fromkeys(names, "token")
+
+
+def readable_columns(columns: Any) -> dict[str, ColumnLevel]:
+    """The columns of a setting, each with its level; what is wrong in it is left out."""
+    listed = ((name, "token") for name in columns) if isinstance(columns, list | tuple) else ()
+    levels: tuple[ColumnLevel, ...] = get_args(ColumnLevel)
+    pairs: Any = columns.items() if isinstance(columns, Mapping) else listed
+    return {name: level for name, level in pairs if isinstance(name, str) and level in levels}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
@@ -63,9 +64,24 @@ class Expr:
         parts = [part for items in lists for part in items]
         return tuple(part for part in parts if isinstance(part, Expr))
 
+    def expanded(self) -> Expr:
+        """The same expression with what names of `let` stand for in their places."""
+        clone = copy.copy(self)
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = tuple(v.expanded() if isinstance(v, Expr) else v for v in value)
+            value = value.expanded() if isinstance(value, Expr) else value
+            object.__setattr__(clone, field.name, value)
+        return clone
+
     def walk(self) -> tuple[Expr, ...]:
         """This expression and all expressions inside it."""
         return (self, *(node for child in self.children() for node in child.walk()))
+
+    def names(self) -> dict[str, Level]:
+        """The columns that it names itself, each with what it takes it to have one value for."""
+        return {}
 
     def batch_columns(self) -> list[str]:
         """The TokenBatch columns that it reads, besides advantages."""

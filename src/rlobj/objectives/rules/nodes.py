@@ -24,15 +24,16 @@ from rlobj.objectives.rules.columns import COLUMNS, LEVELS, declared_columns
 from rlobj.objectives.rules.expression import NUMBER, UNARY, Binary, Expr, Level, call, inside
 from rlobj.objectives.rules.populations import (
     CUT_BY,
+    FINEST,
     By,
     OfPopulation,
     Path,
     Populated,
     Ranking,
     Unit,
-    level_by,
 )
 
+SAMPLER_KNOWN = "sampler_known"
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -143,10 +144,19 @@ class Number(Expr):
         return MeanCut(self, limit, _rule_or_none(within), by)
 
     def quantile(
-        self, q: float, within: Rule | str | None = None, by: By = "update", of: Unit = "token"
+        self,
+        q: float,
+        within: Rule | str | None = None,
+        by: By = "update",
+        of: Unit = "token",
+        interpolate: bool = False,
     ) -> Number:
-        """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`."""
-        return Quantile(self, q, _rule_or_none(within), by, of)
+        """The ceil(q·n)-th smallest value: `x <= x.quantile(q)` is the same as `x.bottom(q)`.
+
+        With `interpolate`, the value at q·(n − 1) places above the smallest one, linear between
+        two values, as `torch.quantile` has it. The other arguments are those of `top`.
+        """
+        return Quantile(self, q, _rule_or_none(within), by, of, interpolate)
 
     def rank(self, within: Rule | str | None = None, by: By = "update") -> Number:
         """(rank − 1)/(n − 1) among the population's n values: 0 = smallest, 1 = largest.
@@ -312,15 +322,22 @@ class Column(Number):
     name: str
 
     def __post_init__(self) -> None:
-        if self.name not in COLUMNS and self.name not in declared_columns():
-            raise ConfigError(f"unknown column '{self.name}'.{nearest(self.name, COLUMNS)}")
+        own = declared_columns()
+        if self.name not in COLUMNS and self.name not in own:
+            advice = nearest(self.name, (*COLUMNS, *own))
+            raise ConfigError(f"unknown column '{self.name}'.{advice}")
+        level = LEVELS.get(self.name) or own.get(self.name, "token")
+        object.__setattr__(self, "_level", Level[level.upper()])
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def level(self) -> Level:
-        return Level[LEVELS.get(self.name, "token").upper()]
+        return self._level  # type: ignore[attr-defined]
+
+    def names(self) -> dict[str, Level]:
+        return {self.name: self.level}
 
     def batch_columns(self) -> list[str]:
         return [*COLUMNS.get(self.name, ("", (self.name,)))[1]]
@@ -342,6 +359,42 @@ class NamedReward(Number):
 
     def __str__(self) -> str:
         return f"reward({self.name!r})"
+
+
+@dataclass(frozen=True)
+class Named(Expr):
+    """A name that an objective's `let` gives to an expression."""
+
+    name: str
+    value: Any
+
+    def __str__(self) -> str:
+        return self.name
+
+    def expanded(self) -> Expr:
+        return self.value.expanded()
+
+
+class NamedNumber(Named, Number):
+    """A number with a name."""
+
+
+class NamedRule(Named, Rule):
+    """A rule with a name."""
+
+
+@dataclass(frozen=True)
+class SamplerKnown(Rule):
+    """`sampler_known`: the sampler reported the token's log-prob; never undefined."""
+
+    reads_tokens: ClassVar[bool] = True
+    level: ClassVar[Level] = Level.TOKEN
+
+    def __str__(self) -> str:
+        return SAMPLER_KNOWN
+
+    def batch_columns(self) -> list[str]:
+        return ["sampler_logprobs"]
 
 
 @dataclass(frozen=True)
@@ -462,7 +515,8 @@ class Cut(Ranking, Rule):
     of: Unit = "token"
 
     def __post_init__(self) -> None:
-        _check_ranked(self.side, self.value, self.by, self.of)
+        self.settle_by(self.side, CUT_BY)
+        _check_ranked(self, self.side)
         check_fraction(f"{self.side}(): the fraction", self.fraction)
         object.__setattr__(self, "fraction", plain(self.fraction))
         check_choice("round", self.round, get_args(Rounding))
@@ -491,7 +545,8 @@ class MeanCut(Ranking, Rule):
     of: ClassVar[Unit] = "token"
 
     def __post_init__(self) -> None:
-        _check_ranked("bottom_to_mean", self.value, self.by)
+        self.settle_by("bottom_to_mean", CUT_BY)
+        _check_ranked(self, "bottom_to_mean")
         limit = None if isinstance(self.limit, str) else as_number(self.limit)
         if not isinstance(limit, Constant):
             raise ConfigError(f"bottom_to_mean(): the limit must be a number, got '{self.limit}'")
@@ -503,16 +558,18 @@ class MeanCut(Ranking, Rule):
 
 @dataclass(frozen=True)
 class Quantile(Ranking, Number):
-    """The ceil(q·n)-th smallest value of a population; see `Number.quantile`."""
+    """A quantile of a population; see `Number.quantile`."""
 
     value: Number
     q: float
     within: Rule | None = None
     by: By = "update"
     of: Unit = "token"
+    interpolate: bool = False
 
     def __post_init__(self) -> None:
-        _check_ranked("quantile", self.value, self.by, self.of)
+        self.settle_by("quantile", CUT_BY)
+        _check_ranked(self, "quantile")
         check_fraction("quantile(): the fraction", self.q)
         object.__setattr__(self, "q", plain(self.q))
 
@@ -521,11 +578,12 @@ class Quantile(Ranking, Number):
 
     @property
     def level(self) -> Level:
-        return level_by(self.by)
+        return self.by_level if self.by in FINEST else self.counted
 
-    def size(self, population: int) -> int:
-        """The value's place from below, from 1."""
-        return max(rounded_share(self.q, population, "ceil"), 1)
+    def place(self, population: int) -> int:
+        """The value's place from below, from 1; the lower one of two; 0 in an empty population."""
+        rounding: Rounding = "linear" if self.interpolate else "ceil"
+        return max(rounded_share(self.q, population, rounding), 1) if population else 0
 
 
 @dataclass(frozen=True)
@@ -539,6 +597,7 @@ class Sample(Ranking, Rule):
     round: Literal["ceil", "floor"] = "ceil"
     at_least: int = 0
     by: ClassVar[By] = "update"
+    by_level: ClassVar[Level] = Level.UPDATE
 
     def __post_init__(self) -> None:
         amount = self.amount
@@ -605,6 +664,7 @@ class Scan(Populated, Number):
 
     def __post_init__(self) -> None:
         check_choice(f"{self.side}_sum(): by", self.by, get_args(Path))
+        object.__setattr__(self, "by_level", FINEST[self.by])
         if self.by == "turn" and self.level == Level.TURN:
             raise ConfigError(
                 f"{self.side}_sum(by='turn') adds up the tokens of a turn, and '{self.value}' has "
@@ -628,11 +688,11 @@ def outside(rule: Rule) -> Rule:
     return When(rule, Constant(0), Constant(1)) > 0 if undefined else ~rule
 
 
-def _check_ranked(name: str, value: Number, by: By, of: Unit = "token") -> None:
+def _check_ranked(node: Cut | MeanCut | Quantile, name: str) -> None:
     """Check the arguments of a cut or a quantile."""
+    value, of = node.value, node.of
     if not any(node.reads_tokens for node in value.walk()):
         raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
-    check_choice(f"{name}(): by", by, CUT_BY)
     check_choice(f"{name}(): of", of, get_args(Unit))
     unit = Level[of.upper()]
     if value.level > unit:
@@ -640,5 +700,5 @@ def _check_ranked(name: str, value: Number, by: By, of: Unit = "token") -> None:
             f"{name}(of='{of}') ranks {of}s, and '{value}' has one value per "
             f"{value.level.name.lower()}. Make one number per {of} of it: {value.mean(of)}"  # type: ignore[arg-type]
         )
-    if level_by(by) > unit:
-        raise ConfigError(f"{name}(of='{of}', by='{by}'): a {of} lies in several populations")
+    if node.by_level > unit:
+        raise ConfigError(f"{name}(of='{of}', by='{node.by}'): a {of} lies in several populations")

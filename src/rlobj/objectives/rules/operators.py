@@ -15,24 +15,28 @@
     exp(x), log(x), sqrt(x), sign(x), abs(x), minimum(x, y), maximum(x, y), clip(x, low, high)
     when(surprisal.top(0.1), "W", 1)           a number per token; W is a controller's value
 
+    sampler_known                              the sampler reported the token's log-prob
     turn_reward.suffix_sum()                   the rewards of this turn and of those after it
     turn_reward.mean(by="group_turn")          the mean over the group's turns of this number
 
 Each population is that of the update, of a group, of a position in a group's responses, of a
 response, of a turn, or of a group's turns of one number: by="update", "group", "position",
-"response", "turn" or "group_turn". A token on which a number is undefined belongs to no population.
+"response", "turn" or "group_turn". by="state" is those of a group that have the same value in the
+column `state` of one's own, which holds whole numbers; a negative one is in none. A token on which
+a number is undefined belongs to no population.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from rlobj.objectives.rules.columns import declared
+from rlobj.objectives.rules.columns import ColumnLevel, declared
 from rlobj.objectives.rules.nodes import (
     Column,
     Function,
     Number,
     Rule,
+    SamplerKnown,
     When,
     as_number,
     as_rule,
@@ -91,14 +95,18 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
     return When(as_rule(rule, "when"), as_number(then), as_number(otherwise))
 
 
-def column(name: str) -> Number:
+def column(name: str, level: ColumnLevel = "token") -> Number:
     """One of the columns of `TokenBatch(columns=...)`, by name.
+
+    Args:
+        name: as the objective declares it in `columns`.
+        level: what it has one value for, as there.
 
     Example:
         >>> str(column("stage") > 1)
         'stage > 1'
     """
-    with declared((name,)):
+    with declared({name: level}):
         return Column(name)
 
 
@@ -107,7 +115,8 @@ old_prob, old_logprob = Column("old_prob"), Column("old_logprob")
 old_surprisal, old_entropy = Column("old_surprisal"), Column("old_entropy")
 advantage, reward, ratio = map(Column, ("advantage", "reward", "ratio"))
 length, position, covariance = map(Column, ("length", "position", "covariance"))
+staleness = Column("staleness")
 proxy_gap, ref_gap, sampler_gap = map(Column, ("proxy_gap", "ref_gap", "sampler_gap"))
 collision, old_collision = Column("collision"), Column("old_collision")
-gradient_norm = Column("gradient_norm")
+gradient_norm, sampler_known = Column("gradient_norm"), SamplerKnown()
 turn, turn_position, turn_reward = map(Column, ("turn", "turn_position", "turn_reward"))

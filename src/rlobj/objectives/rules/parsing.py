@@ -16,7 +16,12 @@ from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.objectives.rules import nodes
-from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns
+from rlobj.objectives.rules.columns import (
+    COLUMNS,
+    FUNCTIONS,
+    declared_columns,
+    named_expressions,
+)
 from rlobj.objectives.rules.custom import custom_rule
 from rlobj.objectives.rules.expression import Expr
 
@@ -145,8 +150,12 @@ class Parser:
             self.fail(str(error), node)
 
     def build_Name(self, node: ast.Name) -> Expr:
+        if node.id in named_expressions():
+            return named_expressions()[node.id]
         if node.id in COLUMNS or node.id in declared_columns():
             return nodes.Column(node.id)
+        if node.id == nodes.SAMPLER_KNOWN:
+            return nodes.SamplerKnown()
         if node.id in (*FUNCTIONS, *_METHODS):
             self.fail(f"'{node.id}' must be called with arguments in parentheses", node)
         try:
@@ -277,6 +286,8 @@ class Parser:
         whole, sign = node, 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             node, sign = node.operand, -1
+        if isinstance(node, ast.Name) and node.id in ("true", "false"):  # as in YAML
+            return node.id == "true"
         plain = isinstance(node, ast.Constant)
         if not plain or (sign < 0 and not isinstance(node.value, (int, float))):
             if or_rule:  # the size of a sample, or a setting of a custom rule

@@ -2,40 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rlobj.base.errors import ConfigError
 from rlobj.objectives.rules.arguments import check_choice
-from rlobj.objectives.rules.expression import Level, call
+from rlobj.objectives.rules.columns import declared_columns
+from rlobj.objectives.rules.expression import Expr, Level, call
 
-By = Literal["update", "group", "position", "response", "turn", "group_turn"]
+By = Literal["update", "group", "position", "response", "turn", "group_turn"] | str
+"""Which populations there are. The name of a column of one's own means: those of a group that have
+the same value in this column."""
 Path = Literal["response", "turn"]
 CUT_BY = ("update", "group", "response", "turn", "group_turn")
 Unit = Literal["token", "response", "turn"]
 """What a cut or a quantile ranks."""
 FINEST = {
     "update": Level.UPDATE,
+    "group": Level.RESPONSE,
     "position": Level.TOKEN,
+    "response": Level.RESPONSE,
     "turn": Level.TURN,
     "group_turn": Level.TURN,
 }
-"""What a population has its values for; each response has one by group and by response."""
-
-
-def level_by(by: str) -> Level:
-    """What an aggregate has one value for, by its populations."""
-    return FINEST.get(by, Level.RESPONSE)
+"""What lies in one population: the update, a response, a turn or a token."""
 
 
 class Populated:
-    """What reads populations."""
+    """What reads populations.
+
+    Attributes:
+        by: the populations.
+        by_level: what lies in one population.
+    """
 
     by: Any
+    by_level: Level
+    level: Any
+    within: Any
+
+    def settle_by(self, name: str, choices: Sequence[str]) -> None:
+        """Check `by`, and find its level.
+
+        Args:
+            name: of the method.
+            choices: what may be given, besides columns of one's own.
+
+        Raises:
+            ConfigError: `by` is neither.
+        """
+        own, by = declared_columns(), self.by
+        if isinstance(by, Expr):  # column("state", level="turn")
+            own, by = {str(by): by.level.name.lower()}, str(by)
+        if by not in own:
+            check_choice(f"{name}(): by", by, (*choices, *own))
+        object.__setattr__(self, "by", by)
+        level = Level[own[by].upper()] if by in own else FINEST[by]
+        object.__setattr__(self, "by_level", level)
+
+    def names(self) -> dict[str, Level]:
+        return {} if self.by in FINEST else {self.by: self.by_level}
 
     def batch_columns(self) -> list[str]:
-        by_turn = FINEST.get(self.by) == Level.TURN
-        return [*(["turn"] if by_turn else []), *super().batch_columns()]  # type: ignore[misc]
+        read = ["turn"] if self.by_level == Level.TURN else []
+        return [*read, *self.names(), *super().batch_columns()]  # type: ignore[misc]
 
 
 class Ranking(Populated):
@@ -71,7 +102,7 @@ class OfPopulation(Populated):
     within: Any = None
 
     def __post_init__(self) -> None:
-        check_choice(f"{self.statistic}(): by", self.by, get_args(By))
+        self.settle_by(self.statistic, tuple(FINEST))
         if self.of.level == Level.UPDATE:
             raise ConfigError(
                 f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
@@ -83,9 +114,11 @@ class OfPopulation(Populated):
 
     @property
     def level(self) -> Level:
-        return level_by(self.by)
+        """By a column of one's own, each member of a population has the value; by the others, each
+        population has one."""
+        return self.by_level if self.by in FINEST else self.counted
 
     @property
     def counted(self) -> Level:
         """The unit of the population: the finer one of the number's and of the population's."""
-        return max(self.of.level, level_by(self.by), Level.RESPONSE)
+        return max(self.of.level, self.by_level, Level.RESPONSE)

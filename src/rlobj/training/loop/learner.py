@@ -223,7 +223,9 @@ class Learner:
         self.clock.start("scoring")
         with self.clock.inside("other"):
             device = self.parallel.device
-            return shard(rollout, self.config, self.comm, device, self.judge, self.hints)
+            return shard(
+                rollout, self.config, self.comm, device, self.judge, self.hints, step=self.steps
+            )
 
     def score(self, whole: StepBatch) -> TokenBatch:
         """The table of a step with the columns that the objective reads from the policy.

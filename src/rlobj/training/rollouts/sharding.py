@@ -13,7 +13,7 @@ import itertools
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 import torch
 
+from rlobj.objectives.rules.columns import ColumnLevel
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded, Reward
@@ -94,6 +95,7 @@ def shard(
     device: torch.device,
     judge: Judge | None = None,
     hints: Hints | None = None,
+    step: int = 0,
 ) -> StepBatch:
     """This rank's part of a step; called by all ranks together.
 
@@ -109,6 +111,7 @@ def shard(
         judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
             NaN = not judged.
         hints: encodes the prompts of scores.
+        step: steps that were trained before.
     """
     local = rollout.responses
     if comm.size > 1 or judge is not None or hints is not None:  # else nothing travels
@@ -131,9 +134,12 @@ def shard(
         owners.update(zip([response.id for response in part], shares, strict=True))
     mine = [[r for r in part if owners[r.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
-    columns = [*config.columns, *(["spurious"] if judge else [])]
+    levels: dict[str, ColumnLevel] = {
+        name: config.objective.columns.get(name, "token") for name in config.columns
+    }
+    levels |= {"spurious": "token"} if judge else {}
     return StepBatch(
-        table=_table(held, config.rewards, device, columns),
+        table=_table(held, config.rewards, device, levels, step),
         responses=held,
         sizes=[len(part) for part in mine],
         imbalance=_imbalance(parts, owners, comm.size),
@@ -208,9 +214,13 @@ def _imbalance(parts: Sequence[Sequence[Response]], owners: Mapping[int, int], r
 
 
 def _table(
-    held: Sequence[Response], rewards: Reward, device: torch.device, columns: Iterable[str]
+    held: Sequence[Response],
+    rewards: Reward,
+    device: torch.device,
+    levels: Mapping[str, ColumnLevel],
+    step: int,
 ) -> TokenBatch:
-    """The tokens of this rank's responses; `columns` are those besides rlobj's."""
+    """The tokens of this rank's responses; `levels` has the columns besides rlobj's."""
     names = rewards.names
     values = [response.grade.rewards or (response.reward,) for response in held]
     values = torch.tensor(values, dtype=torch.float64).reshape(len(held), len(names or [""]))
@@ -232,14 +242,12 @@ def _table(
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
         ids=torch.tensor([response.id for response in held], dtype=torch.int64),
         rewards=values if names else values[:, 0],
+        staleness=torch.tensor([step - response.weight_version for response in held]).long(),
         reward_names=names,
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
-        columns={
-            name: torch.tensor([value for r in held for value in _column(r, name)])
-            for name in columns
-        },
+        columns={name: _column(held, name, level) for name, level in levels.items()},
         **by_turn,
     )
 
@@ -252,7 +260,13 @@ def _turns(response: Response) -> list[tuple[int, float]]:
     return [(turn, reward) for turn, (size, reward) in parts for _ in range(size)]
 
 
-def _column(response: Response, name: str) -> Sequence[float]:
-    """A column's value of each token."""
-    value = response.columns[name]
-    return value if isinstance(value, Sequence) else [value] * response.length
+def _column(held: Sequence[Response], name: str, level: ColumnLevel) -> torch.Tensor:
+    """A column of a run's own: one value for each response, [B, 1], or each token, [N]."""
+    values = [response.columns[name] for response in held]
+    if level == "response" and not any(isinstance(value, Sequence) for value in values):
+        return torch.tensor(values, dtype=torch.float64)[:, None]
+    spread = (
+        value if isinstance(value, Sequence) else [value] * response.length
+        for value, response in zip(values, held, strict=True)
+    )
+    return torch.tensor([*itertools.chain.from_iterable(spread)], dtype=torch.float64)
