@@ -319,6 +319,8 @@ class Reference:
         i, t = place
         if name == "reward":
             return Approximate(float(self.batch.reward()[i]))
+        if name == "staleness":
+            return Approximate(int(self.batch.column("staleness", "the test")[i]))
         if name == "length":
             return Approximate(self.lengths[i])
         if name == "position":

@@ -112,7 +112,7 @@ class TokenBatch:
     columns: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     _spread: bool = dataclasses.field(default=False, repr=False)  # advantages are [N] already
     _checked: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # log-probs
-    _of_responses: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)  # columns
+    _of_responses: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # columns
 
     def __post_init__(self) -> None:
         logprobs = token_columns.read_column("logprobs", self.logprobs)
@@ -137,14 +137,14 @@ class TokenBatch:
                 object.__setattr__(self, name, token_columns.per_reward(name, getattr(self, name)))
         self._check_shapes()
         self._round_logprobs()
-        users, of_responses = dict[str, Tensor](), set[str]()
+        users, of_responses = dict[str, Tensor](), list[str]()
         for name, value in token_columns.mapping(self.columns).items():
             users[name], by_response = token_columns.user_column(
                 name, value, logprobs, self.lengths, COLUMN_NAMES, name in self._of_responses
             )
-            of_responses |= {name} if by_response else set()
+            of_responses += [name] if by_response else []
         object.__setattr__(self, "columns", users)
-        object.__setattr__(self, "_of_responses", frozenset(of_responses))
+        object.__setattr__(self, "_of_responses", tuple(of_responses))
         if self.advantages is not None and not self._spread:
             if len(self.advantages) == len(self.lengths):
                 object.__setattr__(self, "advantages", self.spread(self.advantages))
@@ -332,7 +332,7 @@ class TokenBatch:
     @property
     def response_columns(self) -> frozenset[str]:
         """The names of those `columns` that have one value per response, [B]."""
-        return self._of_responses
+        return frozenset(self._of_responses)
 
     def column(self, name: str, who: str) -> Tensor:
         """A column, or its default.
@@ -489,7 +489,7 @@ class TokenBatch:
             name: join(name, [getattr(table, name) for table in tables]) for name in per_row
         }
         filled = [table for table in tables if len(table.lengths)] or tables
-        of_responses = frozenset.intersection(*(table._of_responses for table in filled))
+        of_responses = frozenset.intersection(*(table.response_columns for table in filled))
         own_names = dict.fromkeys(name for table in tables for name in table.columns)
         joined["columns"] = {
             name: join(name, [table._own(name, name in of_responses) for table in tables])
@@ -502,7 +502,8 @@ class TokenBatch:
         masks = [table.mask for table in tables if table.mask is not None]
         if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
             joined["mask"] = torch.cat(masks)
-        return TokenBatch(**joined, _spread=True, _checked=LOGPROBS, _of_responses=of_responses)
+        joined["_of_responses"] = tuple(of_responses)
+        return TokenBatch(**joined, _spread=True, _checked=LOGPROBS)
 
     def _own(self, name: str, by_response: bool) -> Tensor | None:
         """A column of one's own, [B] or [N]; None if there is none."""

@@ -70,6 +70,7 @@ class Skips:
         columns = {field.name: getattr(batch.table, field.name) for field in fields(batch.table)}
         tensors = {key: c for key, c in columns.items() if isinstance(c, torch.Tensor)}
         rest = {key: c for key, c in columns.items() if key not in tensors and c is not None}
+        rest["columns"] = {name: column.tolist() for name, column in batch.table.columns.items()}
         with together(self.comm, "keeping a batch that was not finite"):
             (self.run.path / "nonfinite").mkdir(exist_ok=True)
             ids = [(list(prompt), list(response)) for prompt, response in batch.sequences]
