@@ -128,6 +128,8 @@ def make(options: argparse.Namespace) -> None:
     engines = [options.engine] if options.engine else ["vllm"] * installed + ["transformers"]
     options.engine = engines[0]
     _do(["warm start"], options, until)
+    if not (options.out / "warm" / "config.json").exists():
+        raise SystemExit(f"the warm start failed; its log is {options.out / 'warm start.log'}")
     for options.engine in engines:
         facts = {"minutes": options.minutes, "engine": options.engine, **machine()}
         (options.out / "facts.json").write_text(json.dumps(facts), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The numbers and pictures of docs/real-model.md, from the runs of benchmarks.real.study.
+"""The numbers and a picture of the runs of benchmarks.real.study.
 
     python -m benchmarks.real.report --runs DIR --out benchmarks/results
 

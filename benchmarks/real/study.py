@@ -3,7 +3,7 @@
     python -m benchmarks.real.study --runs DIR [--at-once 2]
 
 A run takes 10 to 15 minutes of one core and 3 GiB. A run that is finished in DIR is not repeated.
-`python -m benchmarks.real.report` makes the tables and pictures of docs/real-model.md from DIR.
+`python -m benchmarks.real.report` makes a table and a picture from DIR.
 """
 
 from __future__ import annotations

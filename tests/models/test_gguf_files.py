@@ -92,7 +92,7 @@ def test_the_folder_has_the_weights_and_the_tokens_of_the_file(empty_cache, tmp_
 
 
 def test_a_file_is_converted_once_and_processes_wait_for_each_other(
-    empty_cache, tmp_path, monkeypatch
+    empty_cache, tmp_path, monkeypatch, caplog
 ):
     made: list[Path] = []
     begun = threading.Event()
@@ -116,11 +116,21 @@ def test_a_file_is_converted_once_and_processes_wait_for_each_other(
     ask()
     waiting.join()
     assert made == [tmp_path / "m.gguf"]
+    assert "waiting for another process, which is writing to" in caplog.text
     assert len({*folders}) == 1
     assert Path(folders[0]).is_dir()
     save_gguf(tmp_path / "m.gguf", seed=1)
     ask()
     assert len({*folders}) == 2
+
+
+def test_a_long_name_and_a_cache_that_cannot_be_written(empty_cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_files, "_make_dense", lambda file, folder: folder.mkdir())
+    save_gguf(file := tmp_path / f"{'日本語' * 27}.gguf")
+    assert Path(dense_folder(str(file))).is_dir()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/x")
+    with pytest.raises(RunError, match=r"cannot write /proc/x/rlobj/gguf.*XDG_CACHE_HOME=/tmp"):
+        dense_folder(str(file))
 
 
 def test_other_names_stay_as_they_are():
@@ -228,6 +238,21 @@ def test_a_run_from_the_file_is_one_from_its_folder(tiny, rows, tmp_path, capsys
     tiny.rename(tiny.with_name("gone"))  # all of the policy is in the checkpoint
     rlobj.resume(tmp_path / "file", settings={"training.steps": 2})
     tiny.with_name("gone").rename(tiny)
+
+
+def test_a_run_with_a_function_is_resumed_without_its_file(tiny, rows, tmp_path):
+    def right(response, answer, **_):
+        return float(response == answer)
+
+    settings = {name: value for name, value in QUICK.items() if name != "rewards"}
+    options = {"data": rows, "reward": right, "out": tmp_path / "run", "settings": settings}
+    rlobj.train("grpo", model=str(tiny), **options)
+    tiny.rename(tiny.with_name("gone"))
+    try:
+        done = rlobj.resume(tmp_path / "run", reward=right, settings={"training.steps": 2})
+    finally:
+        tiny.with_name("gone").rename(tiny)
+    assert done.steps == 2
 
 
 @pytest.mark.parametrize("base", ["adapters", "a reference"])

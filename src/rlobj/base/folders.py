@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.files import kind_of
+
+logger = logging.getLogger(__name__)
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -34,9 +37,12 @@ def lock_folder(folder: Path, doing: str, *, wait: bool = False) -> Iterator[Non
         lock = open(folder / ".lock", "a", opener=_at_once)  # noqa: SIM115
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError(f"another process is {doing} {folder}") from error
+            if not wait:
+                raise ConfigError(f"another process is {doing} {folder}") from error
+            logger.warning("waiting for another process, which is %s %s", doing, folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

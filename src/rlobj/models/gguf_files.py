@@ -28,6 +28,9 @@ _STORED_AS = "gguf-type"
 so that an evaluation of the folder has the identity of one without it."""
 
 
+_OTHER_DISK = ". Choose a disk with room: XDG_CACHE_HOME=/tmp/cache in the environment"
+
+
 def dense_folder(name: str) -> str:
     """The model folder with the dense weights of a GGUF file; another model's name as it is.
 
@@ -46,9 +49,12 @@ def dense_folder(name: str) -> str:
     from platformdirs import user_cache_path
 
     root = user_cache_path("rlobj", appauthor=False) / "gguf"
-    folder = root / f"{file.stem[:100]}-{model_digest(file)}-{transformers.__version__}"
+    stem = file.stem.encode()[:100].decode(errors="ignore")  # a name has at most 255 bytes
+    folder = root / f"{stem}-{model_digest(file)}-{transformers.__version__}"
     if folder.is_dir():  # it appears when it is complete
         return str(folder)
+    with reported(RunError, f"cannot write {root}", OSError, advice=_OTHER_DISK):
+        root.mkdir(parents=True, exist_ok=True)
     with lock_folder(root, "writing to", wait=True):
         if not folder.is_dir():
             logger.warning("first use of %s: its weights are made dense in %s", file, folder)
@@ -111,9 +117,8 @@ def _make_dense(file: Path, folder: Path) -> None:
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
         vars(model).pop(name, None)
     vars(model.config).pop("quantization_config", None)
-    advice = ". Choose a disk with room: XDG_CACHE_HOME=/tmp/cache in the environment"
     errors = (OSError, SafetensorError)
-    with reported(RunError, f"cannot write {folder}", *errors, advice=advice), no_bars():
+    with reported(RunError, f"cannot write {folder}", *errors, advice=_OTHER_DISK), no_bars():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / _STORED_AS).write_text(kind)

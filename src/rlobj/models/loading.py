@@ -117,8 +117,8 @@ def loading(source: str) -> Iterator[None]:
             why = f"{damage}: {error}"
         raise ConfigError(
             f"cannot load the model '{source}': {why}\nExpected a folder written by "
-            "save_pretrained, with its tokenizer, a GGUF file of an architecture that transformers "
-            "reads, or the id of a model on the hub."
+            "save_pretrained, with its tokenizer, a complete GGUF file of an architecture that "
+            "transformers reads, or the id of a model on the hub."
         ) from error
 
 

@@ -110,8 +110,11 @@ def _require_same_objects(
             f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
         )
     for name, layer in again:
-        config = prepared(build_config([("run", stored), (name, layer)]))
-        for path, before, now in difference(stored, settings_of(config)):
+        settings = dict(stored)
+        if name != "model":  # it need not be there any more
+            settings["model"] = {**stored["model"], "name": None, "digest": None}
+        config = prepared(build_config([("run", settings), (name, layer)]))
+        for path, before, now in difference(settings, settings_of(config)):
             raise ConfigError(
                 f"{run} was started with another {name}: {path} is {before!r}, and would be "
                 f"{now!r}. A run is resumed with what it was started with"

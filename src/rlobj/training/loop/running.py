@@ -88,7 +88,8 @@ def run_training(
         gc.freeze()  # each full collection would visit the million objects that imports leave
         stack.callback(gc.unfreeze)
         thresholds = gc.get_threshold()
-        gc.set_threshold(_YOUNG, *thresholds[1:])
+        if thresholds[0]:  # 0: the caller has turned the collector off
+            gc.set_threshold(max(_YOUNG, thresholds[0]), *thresholds[1:])
         stack.callback(gc.set_threshold, *thresholds)
         interrupts.defer()
         while trainer.learner.steps < config.training.steps:
