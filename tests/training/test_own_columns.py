@@ -206,4 +206,4 @@ def test_a_preset_names_columns_and_another_layer_changes_them():
     assert config.columns == {"hard": "data", "late": "data"}
     assert config.objective.columns == {"hard": "token", "late": "token"}
     given = RunConfig(objective=Objective(columns=["late"], drop="late > 0"), columns=OWN)
-    assert given.objective.columns == ("late", *OWN)
+    assert given.objective.columns == dict.fromkeys(["late", *OWN], "token")
