@@ -323,8 +323,8 @@ def write_page(out: Path) -> None:
         page += [f"## {arm}", f"```text\n{inspection!r}\n\n{diagnosis}\n```", _tokens(dropped[arm])]
     page.append("; ".join(f"{name} {value}" for name, value in facts.items()))
     (out / "on_gpu.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    found = {"facts": facts, "warm start": losses, "runs": runs, "dropped": dropped}
-    (out / "on_gpu.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+    results = {"facts": facts, "warm start": losses, "runs": runs, "dropped": dropped}
+    (out / "on_gpu.json").write_text(json.dumps(results) + "\n", encoding="utf-8")
     if importlib.util.find_spec("matplotlib"):
         draw(runs, out / "on_gpu.png")
 

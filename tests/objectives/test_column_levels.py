@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 import pytest
+import test_turns
 import torch
 from ranks import on_ranks
 from strategies import NAN, tokens
@@ -20,14 +21,7 @@ from rlobj.settings.run_config import RunConfig
 LEVELS: Any = {"outcome": "response", "state": "turn", "role": "response", "mark": "token"}
 LARGE = 2**60
 """In float64 it is the same number as `LARGE + 1`."""
-BATCH = tokens(
-    [3, 0, 3, 1, 2],
-    [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0, -9.0],
-    groups=[0, 0, 0, 1, 1],
-    ids=[0, 1, 2, 3, 4],
-    rewards=[3.0, 9.0, 6.0, 5.0, NAN],
-    turn=[0, 0, 2, 0, 1, 1, 0, 0, 1],
-    turn_reward=[1.0, 1, 2, 4, 2, 2, 5, NAN, NAN],
+BATCH = test_turns.BATCH.replace(
     columns={
         "outcome": [1.0, 8.0, 3.0, 5.0, NAN],
         "role": [LARGE, LARGE + 1, LARGE, LARGE, 7],

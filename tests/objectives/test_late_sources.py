@@ -17,10 +17,9 @@ from test_sources import (
     Rollout,
     centred,
     clipped,
-    equal,
     loss_of,
     normalized,
-    responses,
+    source_of,
     total,
     updates_of,
 )
@@ -181,17 +180,6 @@ SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
 }
 
 
-def source_of(name: str, update: TokenBatch, rollout: TokenBatch) -> tuple[Tensor, Tensor]:
-    """The loss of an update by the preset's equation, and its slope by the log-probs."""
-    advantage, source = SOURCES[name]
-    leaf = update.logprobs.detach().requires_grad_()
-    mine, everything = responses(update, leaf), responses(rollout, rollout.logprobs)
-    for each in mine:
-        each.advantage = 0.0 if equal(each, everything) else advantage(each, everything)
-    loss = torch.as_tensor(source(mine), dtype=torch.float64) + 0 * leaf.nansum()
-    return loss.detach(), torch.autograd.grad(loss, [leaf])[0]
-
-
 CLOSE = {"rtol": 1e-12, "atol": 1e-14}
 COLUMNS = ("logprobs", "old_logprobs", "sampler_logprobs", "ref_logprobs")
 
@@ -213,7 +201,7 @@ def test_a_preset_equals_its_equation_in_plain_loops(name: str, kind: str, seed:
     [table] = objective.with_advantages([rollout])
     for chosen in updates_of(rollout, number=1 + seed % 2):
         loss, gradient = loss_of(objective, table.select(chosen), parts=1 + seed, seed=seed)
-        expected, slope = source_of(name, rollout.select(chosen), rollout)
+        expected, slope = source_of(name, rollout.select(chosen), rollout, SOURCES)
         torch.testing.assert_close(gradient, slope, **CLOSE)
         torch.testing.assert_close(loss, expected, **CLOSE)
         moved += int(gradient.count_nonzero())
@@ -223,13 +211,13 @@ def test_a_preset_equals_its_equation_in_plain_loops(name: str, kind: str, seed:
 @pytest.mark.parametrize("name", sorted(SOURCES))
 def test_three_ranks_give_the_same_gradient(name: str) -> None:
     rollout = rollout_of(5, "certain")
-    _, slope = source_of(name, rollout, rollout)
+    _, slope = source_of(name, rollout, rollout, SOURCES)
     order = torch.randperm(len(rollout.lengths), generator=torch.Generator().manual_seed(0))
     parts = [order[:2], order[2:9], order[9:]]
 
     def on_rank(comm: Comm) -> Tensor:
-        own = rollout.select(parts[comm.rank])
-        return loss_of(load_preset(name).objective, own, 1 + comm.rank, 0, comm)[1]
+        mine = rollout.select(parts[comm.rank])
+        return loss_of(load_preset(name).objective, mine, 1 + comm.rank, 0, comm)[1]
 
     for part, gradient in zip(parts, on_ranks(3, on_rank), strict=True):
         torch.testing.assert_close(gradient, slope[rollout.rows(part)], **CLOSE)

@@ -441,9 +441,11 @@ def loss_of(
     return loss.detach(), gradient
 
 
-def source_of(name: str, update: TokenBatch, rollout: TokenBatch) -> tuple[Tensor, Tensor]:
+def source_of(
+    name: str, update: TokenBatch, rollout: TokenBatch, sources: Any = SOURCES
+) -> tuple[Tensor, Tensor]:
     """The loss of an update by the preset's source, and its slope by the log-probs."""
-    advantage, source = SOURCES[name]
+    advantage, source = sources[name]
     leaf = update.logprobs.detach().requires_grad_()
     mine, everything = responses(update, leaf), responses(rollout, rollout.logprobs)
     for each in mine:

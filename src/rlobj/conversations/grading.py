@@ -30,10 +30,10 @@ def grades_of(
         at_limit: of those that were cut; see `EnvironmentSettings.at_limit`.
     """
     texts = [response.text for response in responses]
-    told = [with_turns(*pair) for pair in zip(problems, responses, strict=True)]
+    complete = [with_turns(*pair) for pair in zip(problems, responses, strict=True)]
     return [
         limited(grade, response.turns[-1].end if response.turns else "done", at_limit)
-        for response, grade in zip(responses, grader.score(texts, told), strict=True)
+        for response, grade in zip(responses, grader.score(texts, complete), strict=True)
     ]
 
 

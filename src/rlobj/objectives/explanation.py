@@ -262,8 +262,8 @@ def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
         "position": f"the n {unit} of a group's position",
         "group_turn": f"the n {unit} of a group's turns of one number",
     }
-    own = f"the n {unit} of a group with the same {by}"
-    text = texts.get(by, f"each {by}'s n {unit}" if by in FINEST else own)
+    by_column = f"the n {unit} of a group with the same {by}"
+    text = texts.get(by, f"each {by}'s n {unit}" if by in FINEST else by_column)
     return text + (f" with {within}" if within is not None else "")
 
 

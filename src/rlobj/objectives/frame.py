@@ -157,7 +157,8 @@ class Frame(Populations):
         """A column of whole numbers of a user's own for each token, turn or response, int64."""
         values = self._at_level(name, level)
         whole = values.long()
-        self.refuse(whole != values, f"by='{name}' takes whole numbers: it is none", level)
+        message = f"by='{name}' takes whole numbers, and the column has another number"
+        self.refuse(whole != values, message, level)
         return whole
 
     def _of_score(self, name: str) -> Tensor:

@@ -150,10 +150,10 @@ class Objective(Model):
                     advice = f"{nearest(name, readable)} Or declare it in columns or controllers."
                     yield f"{who} reads unknown '{name}'.{advice}"
                 for name in {*node.names()} & self.columns.keys():
-                    level, given = self.columns[name], node.names()[name].name.lower()
-                    if given != level:
+                    level, read_as = self.columns[name], node.names()[name].name.lower()
+                    if read_as != level:
                         yield (
-                            f"{who} reads '{name}' with one value per {given}, and columns says "
+                            f"{who} reads '{name}' with one value per {read_as}, and columns says "
                             f'{level}. Write column("{name}", level="{level}")'
                         )
 

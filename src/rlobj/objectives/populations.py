@@ -69,8 +69,8 @@ class Populations(Evaluator):
         # No cached_property: Python 3.11 holds its lock for all instances of the class. If ranks
         # are threads, one would hold it while it waits for the others in `comm.sum`.
         if by not in self._units_by:
-            own = by not in FINEST
-            self._units_by[by] = self._own_units(by, level) if own else self._find_units(by)
+            built_in = by in FINEST
+            self._units_by[by] = self._find_units(by) if built_in else self._own_units(by, level)
         return self._units_by[by]
 
     def _units_of(self, node: Populated) -> Units:

@@ -69,7 +69,7 @@ def _table(
     columns["collision"] = (-columns["entropy"]).exp()
     if not certain:
         columns["old_logprobs"] = columns["logprobs"] - 0.01
-    own = {  # whole numbers, which name populations
+    values_by_level = {  # whole numbers, which name populations
         "response": 1 + torch.arange(len(lengths))[:, None] % 2,
         "turn": 1 + columns["turn"] % 2,
         "token": 1 + torch.arange(size) % 3,
@@ -83,6 +83,7 @@ def _table(
         ids=torch.arange(len(lengths)),
         rewards=reward_values[:, None].expand(-1, len(names)) if names else reward_values,
         reward_names=names or None,
-        columns={name: own[level] for name, level in objective.columns.items()} | scores,
+        columns={name: values_by_level[level] for name, level in objective.columns.items()}
+        | scores,
         **columns,
     )

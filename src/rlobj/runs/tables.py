@@ -106,9 +106,9 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     values = {name: getattr(table, name) for name in (*PER_TOKEN, "advantages")}
     if not observed.objective.needs.plan & {*POLICY}:  # else the rules read those of the table
         values |= {name: getattr(observed, name) for name in POLICY}
-    own = {f"{_OWN}{name}": column for name, column in table.columns.items()}
+    run_columns = {f"{_OWN}{name}": column for name, column in table.columns.items()}
     of_responses = {f"{_OWN}{name}" for name in table.response_columns}
-    values |= {name: column for name, column in own.items() if name not in of_responses}
+    values |= {name: column for name, column in run_columns.items() if name not in of_responses}
     values |= {"weight": observed.plan.weights[0]}
     assert table.ids is not None
     lengths = numpy(table.lengths)
@@ -137,7 +137,7 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     if table.staleness is not None:
         columns["staleness"] = pyarrow.array(numpy(table.staleness))
     for name in of_responses:
-        columns[name] = pyarrow.array(numpy(own[name]), from_pandas=True)
+        columns[name] = pyarrow.array(numpy(run_columns[name]), from_pandas=True)
     return pyarrow.table(columns)
 
 

@@ -119,10 +119,10 @@ def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
         if not (names and isinstance(names, Mapping) and knows_names):
             continue
         settings = objective if isinstance(objective, Mapping) else vars(objective)
-        known = settings.get(section) or ()
-        names = [*dict.fromkeys([*known, *names])]
-        if isinstance(known, Mapping):  # with the levels of columns
-            names = {name: known.get(name, "token") for name in names}
+        declared = settings.get(section) or ()
+        names = [*dict.fromkeys([*declared, *names])]
+        if isinstance(declared, Mapping):  # with the levels of columns
+            names = {name: declared.get(name, "token") for name in names}
         if isinstance(objective, Mapping):
             filled["objective"] = {**objective, section: names}
         else:

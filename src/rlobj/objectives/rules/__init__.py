@@ -106,7 +106,8 @@ def read_let(let: Any, columns: Mapping[str, ColumnLevel]) -> dict[str, NamedNum
     for name, value in let.items():
         taken = name in (*NAMES, *columns, *named)
         if taken or not (isinstance(name, str) and name.isidentifier() and name[0].islower()):
-            raise ConfigError(f"let: expected new names such as 'omega', in lower case: {name!r}")
+            expected = "let: expected new names such as 'omega' in lower case"
+            raise ConfigError(f"{expected}, got {name!r}")
         with declared(columns, named), reported(ConfigError, f"let.{name}", ConfigError):
             value = value.value if isinstance(value, NamedNumber | NamedRule) else value
             value = parse(value) if isinstance(value, str) else value

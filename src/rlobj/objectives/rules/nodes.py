@@ -322,11 +322,11 @@ class Column(Number):
     name: str
 
     def __post_init__(self) -> None:
-        own = declared_columns()
-        if self.name not in COLUMNS and self.name not in own:
-            advice = nearest(self.name, (*COLUMNS, *own))
+        declared = declared_columns()
+        if self.name not in COLUMNS and self.name not in declared:
+            advice = nearest(self.name, (*COLUMNS, *declared))
             raise ConfigError(f"unknown column '{self.name}'.{advice}")
-        level = LEVELS.get(self.name) or own.get(self.name, "token")
+        level = LEVELS.get(self.name) or declared.get(self.name, "token")
         object.__setattr__(self, "_level", Level[level.upper()])
 
     def __str__(self) -> str:

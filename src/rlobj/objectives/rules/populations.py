@@ -52,13 +52,13 @@ class Populated:
         Raises:
             ConfigError: `by` is neither.
         """
-        own, by = declared_columns(), self.by
+        levels, by = declared_columns(), self.by
         if isinstance(by, Expr):  # column("state", level="turn")
-            own, by = {str(by): by.level.name.lower()}, str(by)
-        if by not in own:
-            check_choice(f"{name}(): by", by, (*choices, *own))
+            levels, by = {str(by): by.level.name.lower()}, str(by)
+        if by not in levels:
+            check_choice(f"{name}(): by", by, (*choices, *levels))
         object.__setattr__(self, "by", by)
-        level = Level[own[by].upper()] if by in own else FINEST[by]
+        level = Level[levels[by].upper()] if by in levels else FINEST[by]
         object.__setattr__(self, "by_level", level)
 
     def names(self) -> dict[str, Level]:
