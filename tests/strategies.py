@@ -70,6 +70,7 @@ COMPARED_WITH_LOOPS = (
     *("passk", "prime-rl", "qae", "real", "stapo", "stapo-v4", "tpo"),
     *("exopd", "iw-opd", "opd", "opsd", "rlsd", "sdar", "tropd"),
     *("bapo", "codapo", "cppo", "delight", "gigpo", "kpop", "steer", "up-grpo", "wapo"),
+    "vimpo",
 )
 """Presets whose loss and gradient equal loops over tokens, in tests/objectives: `test_sources`,
 `test_distillation` and `test_late_sources`."""
@@ -149,6 +150,7 @@ def awkward_batch(
             "stage": stages,
             "state": states,
             "reference_entropy": 3 - columns["old_entropy"],
+            "reference_kl": columns["old_entropy"] / 4,
             **{name: values.to(dtype) for name, values in scores.items()},
         },
         **{name: values.to(dtype) for name, values in columns.items()},

@@ -50,6 +50,7 @@ from .objectives.mismatch import Mismatch as Mismatch
 from .objectives.mismatch import Truncate as Truncate
 from .objectives.objective import Objective as Objective
 from .objectives.penalties import KL as KL
+from .objectives.penalties import Divergence as Divergence
 from .objectives.penalties import EntropyBonus as EntropyBonus
 from .objectives.penalties import NegativeLogLikelihood as NegativeLogLikelihood
 from .objectives.penalties import Penalty as Penalty

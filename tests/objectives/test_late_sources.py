@@ -55,6 +55,30 @@ def steer(update: Rollout) -> Any:
     return total([w * loss for w, loss in zip(weights, losses, strict=True)])
 
 
+def vimpo(update: Rollout) -> Any:
+    """huggingface/trl, vimpo_trainer.py; half a square has the gradient of l times its slope."""
+    beta, values, terms = 5e-4, [], []
+    for each in update:
+        kls = each.others["reference_kl"]
+        changes = [
+            beta * (float(new.detach()) - ref - kl)
+            for new, ref, kl in zip(each.l, each.reference, kls, strict=True)
+        ]
+        values += [math.fsum(changes[t:]) for t in range(len(changes))]
+        slope = beta * (math.fsum(changes) - each.advantage)
+        terms += [sum(slope * new for new in each.l)] if each.l else []
+    ratios = [
+        (new - old).exp() for each in update for new, old in zip(each.l, each.l0, strict=True)
+    ]
+    middle = math.fsum(values) / max(len(values), 1)
+    scale = math.sqrt(math.fsum((v - middle) ** 2 for v in values) / max(len(values), 1)) + 1e-8
+    losses = [
+        clipped(r, (value - middle) / scale, (0.8, 1.2))
+        for r, value in zip(ratios, values, strict=True)
+    ]
+    return total(terms) + 0.005 * total(losses)
+
+
 def wapo(update: Rollout) -> Any:
     losses, better = [], [each for each in update if each.advantage > 0 and each.l]
     for each in better:
@@ -176,6 +200,7 @@ SOURCES: dict[str, tuple[Callable[..., float], Callable[[Rollout], Any]]] = {
     "kpop": (centred, kpop),
     "steer": (normalized, steer),
     "up-grpo": (normalized, up_grpo),
+    "vimpo": (centred, vimpo),
     "wapo": (centred, wapo),
 }
 

@@ -27,7 +27,7 @@ COLUMNS = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "advantages", "rewards"),
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision", "stage"),
     *("turn", "turn_reward"),
-    *("old_collision", "reference_entropy"),
+    *("old_collision", "reference_entropy", "reference_kl"),
 )
 coarse = st.sampled_from([-2, -1, -0.5, 0, 0.125, 0.25, 0.5, 1, 2, 3])
 SMALLER = expressions(depth=2, constants=coarse | st.floats(1e-3, 10))

@@ -156,7 +156,7 @@ def test_a_group_of_equal_rewards_has_a_gradient_where_the_shape_is_not_zero(sha
 def test_only_a_score_or_turns_give_a_group_of_equal_rewards_its_signal():
     """Presets that shape advantages in other ways keep dynamic sampling as it is."""
     found = {name for name in preset_names() if load_preset(name).objective.scores_alone}
-    assert found == {"opd", "exopd", "iw-opd", "tropd", "opsd", "sdar", "gigpo"}
+    assert found == {"opd", "exopd", "iw-opd", "tropd", "opsd", "sdar", "gigpo", "gkd"}
 
 
 @pytest.mark.parametrize(("estimator", "note"), [("k1", "gradient .* is 0"), ("k3", "grow as exp")])

@@ -61,7 +61,7 @@ def responses(batch: TokenBatch, logprobs: Tensor) -> Rollout:
     rows = torch.arange(len(batch)).split(batch.lengths.tolist())
     old = ("old_logprobs", "sampler_logprobs", "ref_logprobs", "entropy", "old_collision")
     others = {name: getattr(batch, name) for name in ("old_entropy", "turn", "turn_reward")}
-    others |= {"state": batch.columns.get("state")}
+    others |= {name: batch.columns.get(name) for name in ("state", "reference_kl")}
     others = {name: values for name, values in others.items() if values is not None}
     return [
         Response(

@@ -43,7 +43,7 @@ from rlobj.objectives.advantages import (
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
 from rlobj.objectives.mismatch import Mask, Truncate
-from rlobj.objectives.penalties import KL, EntropyBonus, ProxyKL
+from rlobj.objectives.penalties import KL, Divergence, EntropyBonus, ProxyKL
 from rlobj.objectives.surrogates import (
     Cispo,
     Clip,
@@ -118,6 +118,12 @@ DEFINITIONS = {
         advantage=Decoupled(each=GroupNormalized(), then=BatchWhitened()),
         surrogate=Clip(max_log_ratio=None),
         penalties=[EntropyBonus(coefficient=0.001)],
+    ),
+    "gkd": Objective(
+        surrogate=Reinforce(),
+        shape=0,
+        scores=("teacher",),
+        penalties=[Divergence(against="teacher", of="jsd", beta=0.5)],
     ),
     "gmpo": GRPO.replace(surrogate=GeometricMean(eps=0.4, max_log_ratio=None)),
     "grpo": GRPO,

@@ -46,7 +46,10 @@ def check_columns(
         "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
     )
     advice_of = (
-        dict.fromkeys(score_columns(objective.scores), of_score) | _ADVICE | {**(advice or {})}
+        dict.fromkeys(score_columns(objective.scores), of_score)
+        | dict.fromkeys(objective.divergences, _WHOLE)
+        | _ADVICE
+        | {**(advice or {})}
     )
     missing = sorted(objective.needs.ever - {"logprobs", *provided})
     if missing:

@@ -1,4 +1,4 @@
-"""Ratios, estimators of the KL and the norm of a token's gradient, as functions of tensors.
+"""Ratios, KLs, divergences and the norm of a token's gradient, as functions of tensors.
 
 The notation is that of `surrogates`. Limits are numbers, or tensors with one number per token, [N].
 """
@@ -6,9 +6,13 @@ The notation is that of `surrogates`. Limits are numbers, or tensors with one nu
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from rlobj.base.errors import BatchError, ConfigError, nearest
+from rlobj.objectives.divergences import DivergenceSettings
 
 Real = float | Tensor
 
@@ -74,3 +78,70 @@ def gradient_norm(logprobs: Tensor, collision: Tensor, weight: Tensor) -> Tensor
     Source: STAPO, arXiv:2602.15620, which bounds this norm.
     """
     return weight.abs() * (1 - 2 * logprobs.exp() + collision).clamp(min=0).sqrt()
+
+
+_DIVERGENCES: dict[str, dict[str, str]] = {
+    "reverse_kl": {},
+    "forward_kl": {},
+    "jsd": {"beta": "beta"},
+    "reverse_kl_topk": {"k": "top", "renormalise": "renormalise", "outside": "outside"},
+    "forward_kl_topk": {"k": "top", "renormalise": "renormalise"},
+    "cross_entropy_topk": {"k": "top", "renormalise": "renormalise"},
+    "mixed_kl_topk": {
+        **{"k": "top", "weight": "beta", "renormalise": "renormalise", "outside": "outside"}
+    },
+}
+"""Kind -> its settings, each with its name in `DivergenceSettings`."""
+
+
+def divergence(kind: str, logits: Tensor, teacher_logits: Tensor, **settings: Any) -> Tensor:
+    """The divergence of the policy from a teacher over the vocabulary, nats, [N].
+
+    The equations are those of `rlobj.objectives.divergences`. If one vocabulary is larger, its
+    last entries are padding and have no probability; neither have entries that are −inf.
+
+    Args:
+        kind: reverse_kl, forward_kl, jsd (beta), or over the teacher's k most likely tokens:
+            reverse_kl_topk (k), forward_kl_topk (k), cross_entropy_topk (k), mixed_kl_topk (k,
+            weight). `renormalise` and `outside` are settings of kinds over k tokens.
+        logits: of the policy, divided by the temperature, [N, V]; the gradient goes through them.
+        teacher_logits: of the teacher, [N, V]; detached.
+        **settings: of the kind.
+
+    Raises:
+        ConfigError: another kind or setting, or a value out of range.
+        BatchError: the shapes do not fit.
+
+    Example:
+        >>> policy, teacher = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> round(divergence("forward_kl_topk", policy, teacher, k=1).item(), 4)
+        0.2777
+    """
+    if kind not in _DIVERGENCES:
+        raise ConfigError(f"there is no divergence '{kind}'.{nearest(kind, _DIVERGENCES)}")
+    names = _DIVERGENCES[kind]
+    for name in settings.keys() - names.keys():
+        advice = nearest(name, names) if names else f" {kind} has no settings"
+        raise ConfigError(f"divergence '{kind}' has no setting '{name}'.{advice}")
+    if "k" in names and settings.get("k") is None:
+        raise ConfigError(f"divergence '{kind}' needs k, the number of the teacher's tokens: k=20")
+    if logits.shape[:-1] != teacher_logits.shape[:-1]:
+        raise BatchError(
+            f"logits have shape {list(logits.shape)} and teacher_logits "
+            f"{list(teacher_logits.shape)}; expected [N, V] with the same N"
+        )
+    of = kind.removesuffix("_topk").removesuffix("_kl")
+    measure = DivergenceSettings(of=of, **{names[name]: settings[name] for name in settings})  # type: ignore[arg-type]
+    size = min(logits.shape[-1], teacher_logits.shape[-1])
+    logp, logq = _log_softmax(logits[..., :size]), _log_softmax(teacher_logits[..., :size].detach())
+    if measure.top is None:
+        return measure.over_vocabulary(logp, logq)
+    top = logq.topk(min(measure.top, size))
+    entropy = -(logp.exp() * logp).sum(-1)
+    return measure.over_top(logp.gather(-1, top.indices), top.values, entropy)
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """log-probs in single precision at least; −inf becomes a number whose probability is 0."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.clamp(min=torch.finfo(logits.dtype).min / 2**40).log_softmax(-1)

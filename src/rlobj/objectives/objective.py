@@ -27,18 +27,33 @@ from rlobj.objectives import rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.clauses import find_clauses
 from rlobj.objectives.controllers import ControllerFields
+from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.divisors import DivisorField, TokenMean
 from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.loss import LossOutput, check_finite, loss_metrics, terms_of, weighted_sum
 from rlobj.objectives.mismatch import MismatchField
 from rlobj.objectives.needs import Needs, present, read_columns, rule_columns
-from rlobj.objectives.penalties import KL, Penalty, PenaltyField, ProxyKL, RewardKL, RewardKLField
+from rlobj.objectives.penalties import (
+    KL,
+    Divergence,
+    Penalty,
+    PenaltyField,
+    ProxyKL,
+    RewardKL,
+    RewardKLField,
+)
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.rollout_advantages import rollout_advantages
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
-from rlobj.objectives.scores import against_mistakes, of_rewards, score_name_mistakes, vanishes
+from rlobj.objectives.scores import (
+    against_mistakes,
+    divergence_columns,
+    of_rewards,
+    score_name_mistakes,
+    vanishes,
+)
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
@@ -95,8 +110,9 @@ class Objective(Model):
     """names in TokenBatch(columns=...) that expressions read, each with what it has one value for:
     `{outcome: response, state: turn}`; a list has names of one value per token"""
     scores: tuple[str, ...] = ()
-    """names of scores. A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap and
-    NAME_entropy; TokenBatch(columns=...) holds NAME_logprob and NAME_entropy, the others follow"""
+    """names of scores. A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap,
+    NAME_entropy and NAME_kl; TokenBatch(columns=...) holds them but NAME_prob and NAME_gap, which
+    follow"""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -407,11 +423,11 @@ class Objective(Model):
         plan = plan.of(table, index)
         if not self._skippable:
             return torch.ones_like(table.logprobs, dtype=torch.bool)
-        leaves = {"logprobs": table.logprobs.detach().requires_grad_()}
-        if table.entropy is not None:
-            leaves["entropy"] = table.entropy.detach().requires_grad_()
+        names = ["logprobs", *(["entropy"] if table.entropy is not None else [])]
+        names += [name for name in self.divergences if name in table.columns]
+        leaves = {n: table.column(n, "the loss").detach().requires_grad_() for n in names}
         with torch.enable_grad():
-            value = self.loss(table.replace(**leaves), plan, 0, check=False).loss
+            value = self.loss(table.with_columns(leaves), plan, 0, check=False).loss
         slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         return torch.stack([gradient != 0 for gradient in slopes if gradient is not None]).any(0)
 
@@ -470,12 +486,17 @@ class Objective(Model):
     @property
     def read_scores(self) -> frozenset[str]:
         """The scores that a part reads."""
-        ever = self.needs.ever
+        ever, kinds = self.needs.ever, ("entropy", "kl", "divergence")
         return frozenset(
             score
             for score in self._all_scores
-            if not ever.isdisjoint({score_column(score), f"{score}_entropy"})
+            if not ever.isdisjoint({score_column(score), *(f"{score}_{kind}" for kind in kinds)})
         )
+
+    @cached_property
+    def divergences(self) -> dict[str, tuple[str, DivergenceSettings]]:
+        """The TokenBatch columns that are divergences over the vocabulary: score and divergence."""
+        return divergence_columns(self._all_scores, self.penalties, self.needs.ever)
 
     @cached_property
     def scores_alone(self) -> bool:
@@ -484,7 +505,8 @@ class Objective(Model):
         if self.advantage.by_turn:
             return True
         others = {*self.scores} - {"reference"}
-        if any(isinstance(penalty, KL) and penalty.score in others for penalty in self.penalties):
+        kls = [penalty.score for penalty in self.penalties if isinstance(penalty, KL)]
+        if others & {*kls, *(p.against for p in self.penalties if isinstance(p, Divergence))}:
             return True
         names = {*rules.score_columns(others), "turn_reward"}
         terms = [self.shape, *(penalty.coefficient for penalty in self.penalties)]

@@ -16,6 +16,7 @@ from torch import Tensor
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import Model
 from rlobj.objectives import functional
+from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.divisors import DivisorField
 from rlobj.objectives.rules import NumberField, RuleField
 from rlobj.objectives.rules.columns import score_column
@@ -166,6 +167,28 @@ class NegativeLogLikelihood(Penalty):
 
     def __call__(self, terms: Terms) -> Tensor:
         return -terms.logprobs
+
+
+class Divergence(DivergenceSettings, Penalty):
+    """The divergence of the policy from a teacher's distribution over the vocabulary.
+
+    Its gradient goes through all of the policy's logits, and none through the teacher's. It is the
+    column NAME_divergence of the table, with its gradient: the trainer computes it from the logits
+    at the sampling temperature; in a loop of your own, `functional.divergence` does.
+    """
+
+    against: str
+    """the score that is the teacher"""
+
+    def needs(self) -> tuple[str, ...]:
+        return (f"{self.against}_divergence",)
+
+    @property
+    def name(self) -> str:
+        return f"divergence_{self.against}"
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return terms.table.column(f"{self.against}_divergence", "Divergence")
 
 
 class RewardKL(Model):

@@ -1,14 +1,16 @@
 """Scores: policies whose log-probs of the same tokens an objective reads, such as a teacher.
 
-A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap = l_NAME − l and NAME_entropy.
+A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap = l_NAME − l, NAME_entropy and
+NAME_kl = Σ_k π_k·(log π_k − log π_NAME,k).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from rlobj.base.errors import nearest
-from rlobj.objectives.penalties import KL
+from rlobj.objectives.divergences import DivergenceSettings
+from rlobj.objectives.penalties import KL, Divergence
 from rlobj.objectives.rules import NAMES, Expr, nodes, score_columns
 from rlobj.objectives.tokens import COLUMN_NAMES
 
@@ -37,7 +39,7 @@ def score_name_mistakes(scores: Sequence[str], columns: Sequence[str]) -> Iterat
 def against_mistakes(
     scores: Sequence[str], terms: Mapping[str, object], reward_kl: str
 ) -> Iterator[str]:
-    """What is wrong with the scores that KL terms read, in words.
+    """What is wrong with the scores that KL terms and divergences read, in words.
 
     Args:
         scores: names of the objective's scores.
@@ -53,6 +55,11 @@ def against_mistakes(
                 f"{{kind: kl, against: {kl.score}, estimator: k2}}"
             )
     against = {place: kl.score for place, kl in kls.items()} | {"reward_kl": reward_kl}
+    divergences = {place: term for place, term in terms.items() if isinstance(term, Divergence)}
+    against |= {place: term.against for place, term in divergences.items()}
+    for place, term in divergences.items():
+        if any(term.against == o.against and term != o for o in divergences.values()):
+            yield f"{place}: there is one divergence from '{term.against}'; give both one kind"
     for place, name in against.items():
         readable = ("reference", *scores)
         if name not in (None, *readable):
@@ -61,6 +68,21 @@ def against_mistakes(
                 f"{place}: there is no score '{name}'.{nearest(name, (*readable, *others))} "
                 f"Or declare it: scores: {{{name}: ...}}"
             )
+
+
+def divergence_columns(
+    scores: Sequence[str], terms: Iterable[object], read: Container[str]
+) -> dict[str, tuple[str, DivergenceSettings]]:
+    """The TokenBatch columns that are divergences from scores: the score and the divergence.
+
+    Args:
+        scores: names of the objective's scores.
+        terms: its penalties.
+        read: the columns that its stages read.
+    """
+    kls = {f"{name}_kl": (name, DivergenceSettings()) for name in scores if f"{name}_kl" in read}
+    divergences = [term for term in terms if isinstance(term, Divergence)]
+    return kls | {column: (d.against, d) for d in divergences for column in d.needs()}
 
 
 def of_rewards(expression: Expr) -> bool:

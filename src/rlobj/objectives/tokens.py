@@ -405,6 +405,15 @@ class TokenBatch:
         checked = () if again else tuple(name for name in LOGPROBS if name not in columns)
         return dataclasses.replace(self, **columns, _checked=checked)
 
+    def with_columns(self, columns: Mapping[str, Tensor]) -> TokenBatch:
+        """A copy with these columns: those of every table, and columns of your own by their names.
+
+        The names are not checked.
+        """
+        users = {name: values for name, values in columns.items() if name not in COLUMN_NAMES}
+        fields: dict[str, Any] = {name: columns[name] for name in columns.keys() - users.keys()}
+        return self.replace(**fields, columns={**self.columns, **users})
+
     def credited(self, advantages: Tensor) -> TokenBatch:
         """A copy with advantages per token, [N], also if B = N."""
         return dataclasses.replace(self, advantages=advantages, _spread=True)

@@ -76,6 +76,7 @@ def _table(
     }
     scores = {f"{name}_logprob": columns["old_logprobs"] for name in objective.scores}
     scores |= {f"{name}_entropy": base for name in objective.scores}
+    scores |= dict.fromkeys(objective.divergences, base)
     reward_values = torch.tensor(rewards).float()
     return TokenBatch(
         lengths=torch.tensor(lengths),

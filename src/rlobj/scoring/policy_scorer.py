@@ -6,17 +6,18 @@ import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError
+from rlobj.scoring.divergences import Comparison, score_divergence, top_tokens
 from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences
 from rlobj.scoring.shared_prompts import share_prompts
-from rlobj.scoring.token_scores import TokenScores, score_tokens
+from rlobj.scoring.token_scores import TokenScores, head_of, score_tokens
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,10 @@ class PolicyScorer(nn.Module):
         prompts: Tensor | None = None,
         prompt_mask: Tensor | None = None,
         owners: Tensor | None = None,
+        *,
+        hidden_states: bool = False,
+        top: tuple[int, int] | None = None,
+        teachers: Mapping[str, Comparison] | None = None,
         **settings: Any,
     ) -> TokenScores:
         """Score the tokens in `response_mask`, row after row.
@@ -165,6 +170,10 @@ class PolicyScorer(nn.Module):
             prompts: prompts that rows share, [P, S]; the rows are then responses without prompts.
             prompt_mask: 1 at the tokens of these prompts, [P, S]; None if there is no padding.
             owners: the number of each row's prompt, int [B].
+            hidden_states: also return the hidden states.
+            top: also return the k most likely of the first V tokens: (k, V).
+            teachers: also compute divergences from teachers, by name; one that has `outside` needs
+                `entropy`.
             **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
                 sensitivity, chunk_bytes.
 
@@ -177,16 +186,22 @@ class PolicyScorer(nn.Module):
         else:
             hidden = self._after_prompts(input_ids[:, :-1], prompts, prompt_mask, owners)
         predicted = response_mask.bool()
-        head = self.model.get_output_embeddings()
-        return score_tokens(
-            hidden[predicted],
-            head.weight,
-            input_ids[predicted],
-            bias=head.bias,
-            scale=self.shape.scale,
-            softcap=self.shape.softcap,
-            **settings,
-        )
+        hidden, targets = hidden[predicted], input_ids[predicted]
+        layer, shape = self.model.get_output_embeddings(), vars(self.shape)
+        scores = score_tokens(hidden, layer.weight, targets, bias=layer.bias, **shape, **settings)
+        if not (hidden_states or top or teachers):
+            return scores
+        head = head_of(hidden, layer.weight, settings.get("temperature", 1.0), **shape)
+        more: dict[str, Any] = {"hidden": hidden} if hidden_states else {}
+        if top is not None:
+            likely = top_tokens(hidden, head(layer.weight, layer.bias), *top)
+            more |= {"top_ids": likely.ids, "top_logprobs": likely.logprobs}
+        parameters = layer.weight, layer.bias
+        divergences = {
+            name: score_divergence(*comparison, hidden, head, parameters, targets, scores)
+            for name, comparison in (teachers or {}).items()
+        }
+        return replace(scores, **more, divergences=divergences or None)
 
     def collate(
         self, sequences: Pairs, device: torch.device | str = "cpu", shared: bool = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -60,6 +60,11 @@ class Head:
         hidden = hidden.to(self.rounded).to(self.operand)
         return hidden if self.before == 1 else hidden * self.before
 
+    def first(self, vocabulary: int) -> Head:
+        """The head of the first tokens of the vocabulary."""
+        bias = None if self.bias is None else self.bias[:vocabulary]
+        return replace(self, weight=self.weight[:vocabulary], bias=bias)
+
     def spans(self, columns: int) -> Iterator[slice]:
         """The range of the vocabulary of each tile."""
         vocabulary = len(self.weight)
@@ -70,8 +75,8 @@ class Head:
         """The number of columns of a tile with this number of rows."""
         return min(tile_columns(rows, self.chunk_bytes, self.dtype.itemsize), len(self.weight))
 
-    def curve(self, span: slice) -> Curve:
-        """The function from the products of a tile to its logits."""
+    def curve(self, span: slice | Tensor) -> Curve:
+        """The function from the products of a tile, or of some token ids, to logits."""
         bias = None
         if self.bias is not None:
             bias = self.bias[span].to(self.dtype) * self.inner
@@ -79,8 +84,8 @@ class Head:
             bias = bias.clamp_(min=torch.finfo(self.dtype).min / 2**40)
         return Curve(self.inner / self.before, bias, self.outer)
 
-    def rows(self, span: slice) -> Tensor:
-        """A tile of the weight, in the type of the products."""
+    def rows(self, span: slice | Tensor) -> Tensor:
+        """A tile of the weight, or the rows of some token ids, in the type of the products."""
         return self.weight[span].to(self.rounded).to(self.operand)
 
     def workspace(self, rows: int, columns: int) -> TorchRows:
@@ -145,7 +150,7 @@ def forward_sweep(
     work, spans = head.workspace(rows, columns), list(head.spans(columns))
     maxima = None if keep is None else like.new_empty(len(spans), rows)
     for index, span in enumerate(spans):
-        tile = _products(work, hidden, head.rows(span))
+        tile = products(work, hidden, head.rows(span))
         sums.largest = None if maxima is None else maxima[index]
         work.fold(tile, head.curve(span), targets - span.start, sums)
     if keep is not None and maxima is not None:
@@ -154,7 +159,8 @@ def forward_sweep(
     return sums
 
 
-def _products(work: TorchRows, hidden: Tensor, weight: Tensor) -> Tensor:
+def products(work: TorchRows, hidden: Tensor, weight: Tensor) -> Tensor:
+    """A tile of products, [N, v], in the memory of the tile before."""
     return multiply(hidden, weight.T, out=work.tile(len(hidden), len(weight)))
 
 
@@ -180,7 +186,7 @@ def _kept(
     for span, reached in zip(head.spans(columns), maxima - zero > keep.threshold, strict=True):
         rows = reached.nonzero()[:, 0]
         if len(rows):
-            tile = _products(work, hidden[rows], head.rows(span))
+            tile = products(work, hidden[rows], head.rows(span))
             shifted = head.curve(span).logits(tile).sub_(zero[rows, None])
             kept[rows] += torch.threshold_(shifted, keep.threshold, -torch.inf).exp_().sum(1)
     # The largest logit contributes 1, also if it was rounded differently.
@@ -216,7 +222,7 @@ def backward_sweep(
     work = head.workspace(len(targets), columns)
     for span in head.spans(columns):
         weight = head.rows(span)
-        tile = _products(work, hidden, weight)
+        tile = products(work, hidden, weight)
         tile = work.differentiate(tile, head.curve(span), targets - span.start, rows, head.operand)
         if by_hidden is not None:
             accumulate(by_hidden, tile, weight, alpha=head.before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -45,6 +45,14 @@ class TokenScores:
     entropy_sensitivity: Tensor | None = None
     """π(l + H) − Σ π_k²(log π_k + H), [N]; multiplied by −A, it is dH/dη for a step of size η along
     the gradient of A·l with respect to the logits."""
+    hidden: Tensor | None = None
+    """The last hidden states, [N, H]; from a `PolicyScorer`, as what follows."""
+    top_ids: Tensor | None = None
+    """The k most likely tokens, [N, k]."""
+    top_logprobs: Tensor | None = None
+    """log π of these tokens in nats, [N, k]."""
+    divergences: Mapping[str, Tensor] | None = None
+    """Divergences from teachers by name, nats, [N] each; with gradient."""
 
 
 def score_tokens(
@@ -107,11 +115,40 @@ def score_tokens(
         temperature=temperature, min_p=min_p, scale=scale, softcap=softcap, chunk_bytes=chunk_bytes
     )
     _check_shapes(hidden, weight, targets, bias)
+    head = head_of(hidden, weight, temperature, scale, softcap, chunk_bytes)
+    keep = None
+    if min_p is not None:
+        # Slightly lower, so that a token exactly at the threshold is kept.
+        keep = tiles.Keep(math.log(min_p) - 8 * torch.finfo(head.keywords["dtype"]).eps, relative)
+    columns = _Score.apply(
+        hidden, weight, bias, targets.long(), head, keep, entropy, collision, sensitivity
+    )
+    return TokenScores(*columns)
+
+
+def head_of(
+    hidden: Tensor,
+    weight: Tensor,
+    temperature: float = 1.0,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    chunk_bytes: int | None = None,
+) -> functools.partial[tiles.Head]:
+    """Makes a head from its weight and bias, which autograd passes on.
+
+    Args:
+        hidden: hidden states; their type and device choose the type of the products.
+        weight: the weight, likewise.
+        temperature: as in `score_tokens`, and what follows.
+        scale: factor of the raw logits.
+        softcap: soft cap of the scaled logits.
+        chunk_bytes: memory for one tile of logits.
+    """
     dtype = torch.promote_types(torch.promote_types(hidden.dtype, weight.dtype), torch.float32)
     if chunk_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else DEVICE_CHUNK_BYTES
     operand = _operand(hidden, weight, dtype)
-    head = functools.partial(  # without its tensors, which autograd passes on
+    return functools.partial(
         tiles.Head,
         inner=scale / (softcap or temperature),
         outer=softcap / temperature if softcap else None,
@@ -120,14 +157,6 @@ def score_tokens(
         rounded=operand,
         operand=operand,
     )
-    keep = None
-    if min_p is not None:
-        # Slightly lower, so that a token exactly at the threshold is kept.
-        keep = tiles.Keep(math.log(min_p) - 8 * torch.finfo(dtype).eps, relative)
-    columns = _Score.apply(
-        hidden, weight, bias, targets.long(), head, keep, entropy, collision, sensitivity
-    )
-    return TokenScores(*columns)
 
 
 def _operand(hidden: Tensor, weight: Tensor, dtype: torch.dtype) -> torch.dtype:

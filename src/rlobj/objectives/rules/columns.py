@@ -31,6 +31,7 @@ def score_columns(scores: Iterable[str]) -> dict[str, tuple[str, ...]]:
             "prob": (score_column(score),),
             "gap": (score_column(score), "logprobs"),
             "entropy": (f"{score}_entropy",),
+            "kl": (f"{score}_kl",),
         }.items()
     }
 
@@ -60,6 +61,7 @@ COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reference_prob": ("prob of the score `reference`; see scores", ("ref_logprobs",)),
     "reference_gap": ("gap of the score `reference`; see scores", ("ref_logprobs", "logprobs")),
     "reference_entropy": ("entropy of the score `reference`; see scores", ("reference_entropy",)),
+    "reference_kl": ("KL(π ‖ π_reference) over the vocabulary; see scores", ("reference_kl",)),
     "sampler_gap": ("l0 − l_sampler, nats", ("old_logprobs", "sampler_logprobs")),
     "collision": ("Σ π² over the vocabulary", ("collision",)),
     "old_collision": ("Σ π_old², of the rollout's policy", ("old_collision",)),

@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from itertools import compress, repeat, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
 from rlobj.base.interleaved import own, whole
@@ -28,6 +28,20 @@ _PROBES = (
     r"$\boxed{\frac{1}{2}}$ Straße Привет 你好 العربية 👍🏽",
 )
 """Texts that different tokenizers split differently."""
+
+
+class ServerScore(NamedTuple):
+    """The score of a token by a server.
+
+    Attributes:
+        logprob: of the token, nats.
+        ids: the most likely tokens at its position.
+        logprobs: of these, nats.
+    """
+
+    logprob: float
+    ids: list[int]
+    logprobs: list[float]
 
 
 class Reader(Connection):
@@ -111,24 +125,32 @@ class ServerScorer:
     def logprobs(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
     ) -> list[list[float]]:
+        """As `score`: for each sequence, one log-prob for each token of its response."""
+        scores = iter(self.score(sequences))
+        return [[next(scores).logprob for _ in response] for _, response in sequences]
+
+    def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], top: int = 0
+    ) -> list[ServerScore]:
         """Compute log π(t | tokens before it) of all response tokens, in nats, at temperature 1.
 
         Args:
             sequences: prompt ids and response ids.
+            top: also return this number of most likely tokens at each position.
 
         Returns:
-            A list for each sequence, with one number for each token of its response.
+            The scores of all response tokens, response after response.
 
         Raises:
             ConfigError: a sequence is too long for the server, or its model does not have a token.
             RunError: the server does not answer in time, or gives no finite log-probability (an
                 empty prompt has none for the first token).
         """
-        logprobs: list[list[float]] = [[] for _ in sequences]
+        scores: list[list[ServerScore]] = [[] for _ in sequences]
 
         def arrived(index: int, answer: Any) -> None:
             prompt, response = sequences[index]
-            logprobs[index] = _read(answer, len(prompt), response)
+            scores[index] = _read(answer, len(prompt), response, top)
             beat()
 
         with self._named(), waiting():  # the fleet's patience is the limit
@@ -139,10 +161,11 @@ class ServerScorer:
                     f"at most {self.context} (max_model_len={self._node.limit}, less one). Start "
                     f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
                 )
-            bodies = Feed.whole([{"prompt": ids, **SCORING} for ids in prompts])
+            settings = SCORING | {"prompt_logprobs": top}
+            bodies = Feed.whole([{"prompt": ids, **settings} for ids in prompts])
             self._fleet.complete(bodies, arrived, 0)
-            self._check_values(sequences, logprobs)
-        return logprobs
+            self._check_values(sequences, [[s.logprob for s in tokens] for tokens in scores])
+        return [score for tokens in scores for score in tokens]
 
     def check(self, tokenizer: Any, texts: Sequence[str] = (), end: int | None = None) -> None:
         """Check that the server has the policy's tokenizer: the text of each id, and ids of texts.
@@ -220,12 +243,22 @@ class ServerScorer:
             raise
 
 
-def _read(answer: Any, start: int, response: Sequence[int]) -> list[float]:
-    """Read the log-probabilities of a response that begins at `start`; NaN = there is none."""
+def _read(answer: Any, start: int, response: Sequence[int], top: int) -> list[ServerScore]:
+    """Read the scores of a response that begins at `start`; NaN = there is no log-prob."""
     ids, mark = whole(response), own(response)
     entries = (answer["choices"][0].get("prompt_logprobs") or [])[start : start + len(ids)]
-    values: list[float] = []
+    scores: list[ServerScore] = []
     for token, entry in compress(zip_longest(ids, entries), repeat(True) if mark is None else mark):
-        value = (entry or {}).get(str(token), {}).get("logprob")
-        values.append(math.nan if value is None else value)
-    return [-math.inf if value == _MINUS_INFINITY else value for value in values]
+        values = {int(key): _value(of.get("logprob")) for key, of in (entry or {}).items()}
+        ranks = {int(key): of.get("rank") or math.inf for key, of in (entry or {}).items()}
+        likely = sorted(values, key=lambda key: ranks[key])[:top]
+        logprobs = [values[key] for key in likely]
+        scores.append(ServerScore(values.get(token, math.nan), likely, logprobs))
+    return scores
+
+
+def _value(value: float | None) -> float:
+    """A log-prob of a server; NaN = there is none."""
+    if value is None:
+        return math.nan
+    return -math.inf if value == _MINUS_INFINITY else value

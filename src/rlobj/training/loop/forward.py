@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy
@@ -13,12 +13,16 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.ranks import largest
 from rlobj.scoring import PolicyScorer, micro_batches
+from rlobj.scoring.divergences import Comparison
 from rlobj.scoring.packing import PASS_TOKENS, sequence_length
 from rlobj.scoring.shared_prompts import PromptGroups, passes_cost
 from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.training.loop.token_counts import TokenCounts, token_count
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.sharding import Sequences
+
+TeachersOf = Callable[[list[int]], Mapping[str, Comparison]]
+"""The indices of a micro-batch's sequences -> its divergences by name, each with its teacher."""
 
 
 class Cut(NamedTuple):
@@ -48,6 +52,7 @@ class ForwardPasses:
 
     Attributes:
         counts: tokens that went through the model since the last step.
+        temperature: of sampling, at which tokens are scored.
         whole_rows: why prompts are computed once per response, in words; None = they are shared,
             with `training.shared_prompts=auto` where that saves tokens.
     """
@@ -67,7 +72,7 @@ class ForwardPasses:
         self._join = join
         self._sharing = config.training.shared_prompts
         self.whole_rows = whole_rows(config, scorer)
-        self._usual = {"temperature": config.sampling.temperature}
+        self.temperature = config.sampling.temperature
         self._parallel, self._autocast = parallel, autocast
         self._collate, self._packed = scorer.collate, scorer.packed
 
@@ -131,6 +136,7 @@ class ForwardPasses:
         sequences: Sequences,
         masks: Sequence[NDArray[numpy.bool_]] | None = None,
         shareable: bool | None = None,
+        teachers: TeachersOf | None = None,
         **settings: Any,
     ) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
         """Score the response tokens, one micro-batch each time that the iterator is asked.
@@ -140,7 +146,8 @@ class ForwardPasses:
             sequences: prompts and responses.
             masks: which tokens of each response are scored; None = all.
             shareable: whether the scorer can share prompts; None = as the policy.
-            **settings: of `score_tokens`, beside the temperature of the run.
+            teachers: gives each micro-batch its teachers, for divergences.
+            **settings: of `PolicyScorer.forward`, beside the temperature of the run.
 
         Yields:
             The indices of the micro-batch's sequences, the columns of their scored tokens, and
@@ -165,6 +172,8 @@ class ForwardPasses:
             if masks is not None and part:
                 rows = torch.from_numpy(numpy.concatenate([masks[i] for i in part])).to(device)
                 response_mask = response_mask.masked_scatter(response_mask, rows)
+            if teachers is not None:
+                settings["teachers"] = teachers(part)
             # A pass reads each weight once: keeping its rounded copy would only take memory.
             with torch.autocast(
                 device.type,
@@ -173,9 +182,14 @@ class ForwardPasses:
                 cache_enabled=False,
             ):
                 scores = scorer(
-                    input_ids, attention_mask, response_mask, *rest, **(self._usual | settings)
+                    input_ids,
+                    attention_mask,
+                    response_mask,
+                    *rest,
+                    **({"temperature": self.temperature} | settings),
                 )
             columns = {name: column for name, column in vars(scores).items() if column is not None}
+            columns |= columns.pop("divergences", {})
             yield part, columns, number == len(parts)
 
     def columns(

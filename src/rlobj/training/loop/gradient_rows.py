@@ -66,6 +66,11 @@ class GradientRows:
         inputs = [(sequences[i][0], sequences[i][1][: spans[i]]) for i in trained]
         return trained, inputs, [rows[starts[i] : starts[i] + spans[i]] for i in trained]
 
+    def places(self, responses: Sequence[int]) -> Tensor:
+        """The rows with gradient of some responses, int [M]."""
+        rows = self.table.rows(responses)
+        return rows[self.rows[rows]]
+
     def part(self, responses: Sequence[int]) -> GradientRows:
         """The rows of some responses."""
         rows = self.rows[self.table.rows(responses)]
@@ -83,8 +88,8 @@ class GradientRows:
             if len(places) == len(self.rows) and not self.current:
                 columns[name] = values
                 continue
-            column = getattr(self.table, name).detach()
+            column = self.table.column(name, "the update").detach()
             if self.current:
                 values = column[places] + (values - values.detach())
             columns[name] = column.index_copy(0, places, values)
-        return self.table.replace(**columns)
+        return self.table.with_columns(columns)

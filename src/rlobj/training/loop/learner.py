@@ -32,7 +32,7 @@ from rlobj.scoring.policy_scorer import depends_on_sequence_length
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.forward import ForwardPasses
+from rlobj.training.loop.forward import ForwardPasses, TeachersOf
 from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
@@ -126,16 +126,19 @@ class Learner:
         read = needs.observe | needs.plan | (needs.loss & {"proxy_logprobs"})
         if not self._one_update:  # later updates need l0, if only for their metrics
             read |= {"old_logprobs"}
-        self._scored = read & _SCORED  # what the scoring pass is made for; empty: there is none
+        kls = {name for name in objective.divergences if name in read}
+        self._scored = read & (
+            _SCORED | kls
+        )  # what the scoring pass is made for; empty: there is none
         self._renews = self._proxy.policy == "current" and "proxy_logprobs" in self._scored
-        moved = self._renews or not needs.plan.isdisjoint(_CURRENT)
+        moved = self._renews or not needs.plan.isdisjoint({*_CURRENT, *kls})
         self._rescores = moved and training.selection == "current"
         self._samples = SampleChecks(config.sampling, autocast, self.comm)
         join = self._one_update and bool(self._scored)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, join)
         self.scorer = parallel.prepare(scorer, optimizer)
         opened = with_lagged(scores, parallel, self.model)
-        self.scores = Scores(opened, objective, parallel, (self.model, self.scorer), self.forward)
+        self.scores = Scores(opened, objective, parallel, (scorer, self.scorer), self.forward)
 
     def set_learning_rate(self) -> float:
         """Set the learning rate of the next step, and return it."""
@@ -233,15 +236,14 @@ class Learner:
         If no stage of the objective reads such a column, no forward pass is made. A pass that
         serves the update as well keeps its graph.
         """
-        sequences = whole.sequences
         table = self.scores.score(whole, whole.table, self.steps)
         if not self._scored:
             return table
-        keep_graph = self._serves_update(sequences)
+        keep_graph = self._serves_update(whole.sequences)
         with self.clock.inside("forward") if keep_graph else torch.no_grad():
-            scores = self._columns(sequences, proxy="proxy_logprobs" in self._scored)
+            scores = self._columns(whole, proxy="proxy_logprobs" in self._scored)
         old = {} if keep_graph else {f"old_{name}": scores[name] for name in _CURRENT}
-        return table.replace(**scores, **old)
+        return table.with_columns({**scores, **old})
 
     def _serves_update(self, sequences: Sequences) -> bool:
         """Whether the scoring pass serves the update as well: a step of one micro-batch.
@@ -250,17 +252,29 @@ class Learner:
         """
         return self._one_update and len(self.forward.cut(sequences).parts) == 1
 
-    def _columns(self, sequences: Sequences, *, proxy: bool) -> dict[str, Tensor]:
+    def _columns(self, batch: MiniBatch, *, proxy: bool) -> dict[str, Tensor]:
         """The policy's columns; a proxy may have its own temperature."""
-        of = self._proxy.scoring if proxy else {}
+        of, sequences = self._proxy.scoring if proxy else {}, batch.sequences
+        teachers = self._teachers(batch, batch.table.rows)
         if "temperature" not in of:
-            return self.forward.columns(self.scorer, sequences, **_ALL, **of)
+            return self.forward.columns(self.scorer, sequences, teachers=teachers, **_ALL, **of)
         with torch.no_grad():
             proxy_logprobs = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
         return {
-            **self.forward.columns(self.scorer, sequences, **_ALL),
+            **self.forward.columns(self.scorer, sequences, teachers=teachers, **_ALL),
             "proxy_logprobs": proxy_logprobs,
         }
+
+    def _teachers(self, batch: MiniBatch, rows: Callable[[list[int]], Tensor]) -> TeachersOf | None:
+        """What gives a forward pass over a mini-batch its teachers; None = it needs none.
+
+        Args:
+            batch: the mini-batch.
+            rows: the indices of a micro-batch's sequences -> its rows in the mini-batch.
+        """
+        if not self.scores.teachers:
+            return None
+        return lambda part: self.scores.teachers.at(batch.first_row + rows(part))
 
     def logprobs(self, sequences: Sequences, **settings: Any) -> Tensor:
         """log π of the response tokens under the present weights, [N]."""
@@ -283,8 +297,8 @@ class Learner:
         if first or not self._rescores:
             return replace(batch, current=first and bool(self._scored))
         with self.clock.inside("scoring"), torch.no_grad():
-            scores = self._columns(batch.sequences, proxy=self._renews)
-        return replace(batch, table=batch.table.replace(**scores), current=True)
+            scores = self._columns(batch, proxy=self._renews)
+        return replace(batch, table=batch.table.with_columns(scores), current=True)
 
     # An update.
 
@@ -315,7 +329,8 @@ class Learner:
         trained, inputs, masks = rows.inputs(batch.sequences)
         counts.add_update(batch.sequences, inputs, int(rows.rows.sum()))
         columns = {"entropy": True} if batch.current else _ALL  # the others are known
-        passes = self.forward.run(self.scorer, inputs, masks, **columns)
+        teachers = self._teachers(batch, lambda part: rows.places([trained[i] for i in part]))
+        passes = self.forward.run(self.scorer, inputs, masks, teachers=teachers, **columns)
         with self.clock.inside("forward"):
             for part, scores, last in passes:
                 responses = [trained[i] for i in part]

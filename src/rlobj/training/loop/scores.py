@@ -34,6 +34,7 @@ from rlobj.scoring import PolicyScorer
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig
 from rlobj.training.loop.forward import ForwardPasses
+from rlobj.training.loop.teachers import Teachers
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
@@ -108,10 +109,12 @@ class Score:
         bare: the policy without its adapters is the model.
         shareable: whether a frozen model can compute a prompt once for several responses.
         own_end: the policy's end token.
+        model: the frozen model of `frozen`.
     """
 
     settings: ScoreConfig
     frozen: Scorer | None = None
+    model: PolicyScorer | None = None
     lagged: Lagged | None = None
     server: ServerScorer | None = None
     bare: bool = False
@@ -135,11 +138,12 @@ class Scores:
         scores: by name.
         objective: of the run.
         parallel: the processes.
-        policy: the policy, prepared.
+        policy: the policy, and what it was prepared to.
         forward: makes the forward passes.
 
     Attributes:
         all: the scores by name.
+        teachers: what divergences read of the scores, kept for a step.
     """
 
     def __init__(
@@ -147,11 +151,12 @@ class Scores:
         scores: Mapping[str, Score],
         objective: Objective,
         parallel: Parallel,
-        policy: tuple[Any, Any],
+        policy: tuple[PolicyScorer, Scorer],
         forward: ForwardPasses,
     ) -> None:
         self.all, self._parallel, self._forward = scores, parallel, forward
-        self._model, self._scorer = policy
+        self._policy, self._scorer = policy
+        self.teachers = Teachers(objective.divergences, parallel, self._policy, forward.temperature)
         self._entropies = {name for name in scores if f"{name}_entropy" in objective.needs.ever}
 
     @property
@@ -165,6 +170,8 @@ class Scores:
 
     def score(self, whole: StepBatch, table: TokenBatch, step: int) -> TokenBatch:
         """The table with the columns of all scores; called by all ranks together.
+
+        What divergences read of the scores is kept in `teachers` until the next step.
 
         Raises:
             RunError: a log-prob is not finite, or a server is lost.
@@ -180,9 +187,7 @@ class Scores:
             columns = self._columns(name, score, sequences, table)
             if score.frozen is not None or score.server is not None:
                 self._require_finite(name, columns, table, step)
-            raw = score_column(name)
-            fields = {raw: columns.pop(raw)} if raw == "ref_logprobs" else {}
-            table = table.replace(columns={**table.columns, **columns}, **fields)
+            table = table.with_columns(columns)
         return table
 
     def finite(self, table: TokenBatch) -> bool:
@@ -246,23 +251,26 @@ class Scores:
     def _columns(
         self, name: str, score: Score, sequences: Sequences, table: TokenBatch
     ) -> dict[str, Tensor]:
+        ends = score.own_end, score.settings.end
         if score.server is not None:
             values: list[float] = []
             with together(self._parallel.comm, f"scoring by scores.{name}", survive=True):
-                responses = score.server.logprobs(sequences)
-                values = [logprob for logprobs in responses for logprob in logprobs]
+                scored = score.server.score(sequences, self.teachers.top(name))
+                values = [token.logprob for token in scored]
+                self.teachers.keep_answers(name, scored, table.logprobs, ends)
             return {score_column(name): torch.tensor(values).to(table.logprobs)}
         weights: Any = contextlib.nullcontext()
         if score.bare:
-            weights = self._model.disable_adapter()
+            weights = self._policy.model.disable_adapter()
         elif score.lagged is not None:
             weights = score.lagged.in_place()
-        settings = {"entropy": True} if name in self._entropies else {}
+        settings = {"entropy": name in self._entropies, **self.teachers.settings(name)}
         with weights, torch.no_grad():
             scorer = score.frozen or self._scorer
             columns = self._forward.columns(scorer, sequences, score.shareable, **settings)
-        logprobs = {score_column(name): columns["logprobs"]}
-        return logprobs | ({f"{name}_entropy": columns["entropy"]} if settings else {})
+            self.teachers.keep(name, columns, score.model, ends)
+        entropy = {f"{name}_entropy": columns["entropy"]} if settings["entropy"] else {}
+        return {score_column(name): columns["logprobs"], **entropy}
 
     def _require_finite(
         self, name: str, columns: Mapping[str, Tensor], table: TokenBatch, step: int
@@ -302,15 +310,11 @@ def open_scores(
         RunError: a server does not answer.
     """
     scores: dict[str, Score] = {}
-    end, ever = policy.tokenizer.eos_token_id, objective.needs.ever
+    end = policy.tokenizer.eos_token_id
     for name in sorted(objective.read_scores):
         settings = config.scores.get(name, ScoreConfig())
         if settings.server is not None:
-            if f"{name}_entropy" in ever:
-                raise ConfigError(
-                    f"the objective reads {name}_entropy, and a server gives no entropies: use a "
-                    f"local model (scores.{name}.model or scores.{name}.run)"
-                )
+            _require_server(name, objective)
             waits = config.sampling.server
             server = ServerScorer(
                 settings.server,
@@ -347,9 +351,25 @@ def open_scores(
             recomputed = config.training.gradient_checkpointing is True
             shareable = scorer.unshareable is None and not recomputed
             scores[name] = Score(
-                settings, parallel.frozen(scorer), shareable=shareable, own_end=end
+                settings, parallel.frozen(scorer), scorer, shareable=shareable, own_end=end
             )
     return scores
+
+
+def _require_server(name: str, objective: Objective) -> None:
+    """Check that a server gives what the objective reads of a score."""
+    local = f"use a local model (scores.{name}.model or scores.{name}.run)"
+    if f"{name}_entropy" in objective.needs.ever:
+        raise ConfigError(
+            f"the objective reads {name}_entropy, and a server gives no entropies: {local}"
+        )
+    for column, (score, divergence) in objective.divergences.items():
+        if score == name and divergence.top is None:
+            top = ", or give the divergence `top`, such as top: 20"
+            raise ConfigError(
+                f"the objective reads {column} over the whole vocabulary, and a server gives the "
+                f"log-probs of some tokens: {local}{'' if column.endswith('_kl') else top}"
+            )
 
 
 def _require_context(config: RunConfig, policy: Any, model: Any) -> None:

@@ -49,11 +49,13 @@ class MiniBatch:
         table: their tokens.
         responses: without their texts where these need not be here.
         current: the policy's columns of the table are those of its present weights.
+        first_row: of the table, in the table of the step.
     """
 
     table: TokenBatch
     responses: Sequence[Response]
     current: bool = False
+    first_row: int = 0
 
     @cached_property
     def sequences(self) -> Sequences:
@@ -80,11 +82,11 @@ class StepBatch(MiniBatch):
             table: its table, perhaps with more columns.
         """
         ends = itertools.accumulate(self.sizes, initial=0)
+        tables = table.split(self.sizes)
+        rows = itertools.accumulate(map(len, tables), initial=0)
         return [
-            MiniBatch(part.replace(index=None), self.responses[start:end])
-            for part, (start, end) in zip(
-                table.split(self.sizes), itertools.pairwise(ends), strict=True
-            )
+            MiniBatch(part.replace(index=None), self.responses[start:end], first_row=row)
+            for part, (start, end), row in zip(tables, itertools.pairwise(ends), rows, strict=False)
         ]
 
 
