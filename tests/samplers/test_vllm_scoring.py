@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from runs import metrics
 from served import plain_server
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
@@ -83,6 +84,21 @@ def test_logprobs_of_a_plain_server_equal_those_of_transformers(scorer, model):
 
 
 @real
+def test_the_most_likely_tokens_of_a_plain_server_are_those_of_transformers(scorer, model):
+    sequences = random_sequences(12)
+    scores = scorer.score(sequences, top=4)
+    rows = []
+    for prompt, response in sequences:
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *response]])).logits[0]
+        rows.append(logits[len(prompt) - 1 : -1])
+    expected = torch.cat(rows).log_softmax(-1).topk(4)
+    assert torch.equal(torch.tensor([score.ids for score in scores]), expected.indices)
+    logprobs = torch.tensor([score.logprobs for score in scores])
+    assert float((logprobs - expected.values).abs().max()) < TOLERANCE
+
+
+@real
 @pytest.mark.parametrize(
     ("sequence", "part"),
     [
@@ -142,6 +158,27 @@ def test_a_run_learns_from_a_teacher_behind_a_server(plain, model, monkeypatch, 
     refused = {**own, "objective": {"shape": "teacher_entropy"}}
     with pytest.raises(ConfigError, match="a server gives no entropies"):
         run_training(tiny_config(tmp_path / "policy", "grpo", **refused), tmp_path / "other")
+
+
+@real
+def test_a_run_distils_the_most_likely_tokens_of_a_server_as_of_its_model(
+    plain, model, monkeypatch, tmp_path
+):
+    monkeypatch.setenv(KEY_VARIABLE, "plain")
+    folder = save_tiny_policy(tmp_path / "policy", seed=3)
+    penalty = {"kind": "divergence", "against": "teacher", "of": "forward", "top": 5}
+    losses = []
+    for teacher in ({"server": plain[1]}, {"model": model.config.name_or_path}):
+        settings = {
+            "model": {"name": str(folder)},
+            "scores": {"teacher": teacher},
+            "objective": {"shape": 0, "penalties": [penalty]},
+        }
+        run = tmp_path / str(len(losses))
+        run_training(tiny_config(folder, "grpo", training={"steps": 2}, **settings), run)
+        losses.append([line["loss/divergence_teacher"] for line in metrics(run)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][0] > 0
 
 
 def score_again_and_again(scorer: ServerScorer) -> None:
