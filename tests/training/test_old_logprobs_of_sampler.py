@@ -213,6 +213,14 @@ def test_only_the_first_update_scores_responses_without_a_gradient(policy, tmp_p
     assert done.line["sampler/logprob_gap"] > 0.1
 
 
+def test_scores_are_compared_with_what_the_first_update_scored(policy, tmp_path):
+    """Before the first step the reference is the policy, and reads the same tokens."""
+    config = config_of(policy, objective={"penalties": ["kl"]})
+    done = step(config, tmp_path / "run")
+    assert done.scored == len(done.rollout.responses)  # by the reference
+    assert done.line["score/reference/gap"] == pytest.approx(0, abs=1e-6)
+
+
 def test_a_gap_of_fresh_samples_stops_the_run_in_the_first_update(policy, tmp_path):
     config = config_of(policy, sampling={"max_logprob_gap": 0.05})
     with pytest.raises(RunError, match="the sampler does not sample from the policy"):
