@@ -159,7 +159,7 @@ def check(
     console.print(valid, soft_wrap=True)
     if line := imports(settings_of(config)):
         say(console, Text(line, "yellow"))
-    show_explanation(console, config.resolved_objective().explain(config.training.updates))
+    show_explanation(console, config.explanation())
 
 
 @without_imports()
@@ -195,7 +195,7 @@ def explain(
     console = Screen()
     console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
     console.print(Text(f"{counted}\n", style="dim"))
-    show_explanation(console, objective.explain(updates))
+    show_explanation(console, objective.explain(updates, config.training.old_logprobs))
 
 
 @presets.command()

@@ -14,6 +14,7 @@ from torch import Tensor
 from rlobj import BatchError, ConfigError, Objective, entropy, load_preset, prob
 from rlobj.objectives.controllers import Gate
 from rlobj.objectives.divisors import SequenceMean, TokenMean
+from rlobj.objectives.mismatch import Truncate
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Surrogate, Terms, Unclipped
 
@@ -211,6 +212,21 @@ def test_explain_describes_each_rule_and_settings_without_effect() -> None:
 )
 def test_explain_names_settings_without_effect(objective: Objective, expected: str) -> None:
     assert any(expected in text for text in objective.explain().inert)
+
+
+def test_explain_names_what_has_no_effect_where_l0_is_the_samplers_log_prob() -> None:
+    """The bounds of a clip have one then, also with one update."""
+    rule = "sampler_known & (sampler_gap < 1)"
+    objective = DAPO.replace(mismatch=Truncate(), keep=rule)
+    of_policy, of_sampler = (objective.explain(1, of).inert for of in ("policy", "sampler"))
+    [bounds] = of_policy
+    assert bounds.startswith("the bounds of {kind: clip")
+    why = "l0 is the sampler's log-prob (training.old_logprobs=sampler)"
+    assert {*of_sampler} == {
+        f"mismatch: {{kind: truncate}}: {why}, so every factor is 1",
+        f"sampler_gap in keep: {why}, so it is 0 everywhere",
+        f"sampler_known in keep: {why}, so it is true everywhere",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))

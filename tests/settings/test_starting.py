@@ -46,6 +46,11 @@ def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
     assert high.startswith("training.learning_rate=0.02 is far above")
     [stale] = doubts(grpo(sampling={"async_depth": 1}))
     assert stale.startswith("sampling.async_depth=1 without objective.mismatch")
+    of_sampler = {"training": {"old_logprobs": "sampler"}}
+    assert not [*doubts(grpo(sampling={"async_depth": 1}, **of_sampler))]
+    [needless] = doubts(compose("tis", [("here", of_sampler)]))
+    assert needless.startswith("objective.mismatch (truncate) has no effect")
+    assert needless.endswith("Use objective.mismatch=null or training.old_logprobs=policy")
 
 
 @pytest.mark.parametrize(

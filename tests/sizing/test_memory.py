@@ -174,6 +174,13 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
         with_settings(config, {"sampling.dynamic": DynamicSampling(**three)}), EIGHT, memory, cards
     )
     assert (drawn.responses, drawn.tokens) == (192, tokens)
+    several = {"training.updates_per_step": 4}
+    without = {**several, "training.old_logprobs": "sampler"}
+    scoring = [
+        work(with_settings(config, more), EIGHT, memory, cards, used=0.4).seconds["scoring"]
+        for more in ({}, several, without)
+    ]
+    assert scoring == pytest.approx([0, forward, 0])
     slow = work(with_settings(config, {"sampling.engine": "transformers"}), EIGHT, memory, cards)
     assert slow.seconds["generation"] == 2048 * 0.025  # eight responses at a time
 

@@ -96,7 +96,7 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     say(console, Text(f"\n# layers: {order}", style="dim"))
     show_yaml(console, annotated_yaml(dump_config(config), origin_of))
     console.print()
-    show_explanation(console, config.resolved_objective().explain(config.training.updates))
+    show_explanation(console, config.explanation())
     show_choices(console, choices)
     if size is None:
         name = config.model.name

@@ -11,6 +11,7 @@ from rlobj.base.primitives import Primitive
 from rlobj.objectives.advantages import TurnReturn
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
+from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import CustomRule, Expr, Level, nodes
@@ -55,6 +56,7 @@ def explain(
     needs: Needs,
     reward_kl: RewardKL,
     updates: int = 0,
+    of_sampler: bool = False,
 ) -> Explanation:
     """Explain an Objective; `Objective.explain` calls this.
 
@@ -64,6 +66,7 @@ def explain(
         needs: the columns that it reads.
         reward_kl: what rewards are reduced by.
         updates: optimizer updates per rollout, over all phases; 0 = unknown.
+        of_sampler: l0 is the log-prob that the sampler reported.
     """
     rules = [
         (field, str(expression), "; ".join(_meanings(expression)) or "token by token")
@@ -77,7 +80,11 @@ def explain(
         needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
         ),
-        inert=(*_inert_terms(terms, updates), *_inert_rules(terms, expressions)),
+        inert=(
+            *_inert_terms(terms, 0 if of_sampler else updates),
+            *_inert_rules(terms, expressions),
+            *(_inert_gaps(terms, expressions) if of_sampler else ()),
+        ),
         notes=tuple(
             f"{_yaml(term)}: {_ESTIMATED[term.estimator]}"
             for _, term in terms
@@ -313,3 +320,17 @@ def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[
     if ("reweight", nodes.Constant(1.0)) in expressions:
         inert.append("reweight: 1 everywhere")
     return inert
+
+
+def _inert_gaps(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> Iterator[str]:
+    """What reads the gap between l0 and the sampler's log-prob where both are one."""
+    why = "l0 is the sampler's log-prob (training.old_logprobs=sampler)"
+    for symbol, term in terms:
+        if isinstance(term, Mismatch):
+            yield f"{symbol}: {_yaml(term)}: {why}, so every factor is 1"
+    everywhere = {"sampler_gap": "it is 0", "sampler_known": "it is true"}
+    for field, expression in expressions:
+        read = {str(node) for node in expression.walk()}
+        for name, value in everywhere.items():
+            if name in read:
+                yield f"{name} in {field}: {why}, so {value} everywhere"

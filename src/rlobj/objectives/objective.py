@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -523,11 +523,16 @@ class Objective(Model):
             readers = {**stage, **readers}
         return readers.get(column)
 
-    def explain(self, updates_per_step: int | None = None) -> Explanation:
+    def explain(
+        self,
+        updates_per_step: int | None = None,
+        old_logprobs: Literal["policy", "sampler"] = "policy",
+    ) -> Explanation:
         """Describe the objective in words: formula, rules, and settings without effect.
 
         Args:
             updates_per_step: optimizer updates per rollout, of each phase; None = unknown.
+            old_logprobs: whose log-probs l0 are; `training.old_logprobs` of a run.
         """
         terms = {"A": self.advantage} if self.reads_rewards else {}
         terms |= {"S": self.surrogate, "Z": self.divisor}
@@ -535,7 +540,8 @@ class Objective(Model):
         terms |= {f"P_{i}": penalty for i, penalty in enumerate(self.penalties, 1)}
         parts = [*terms.items(), *self.controllers.items()]  # one may be called A
         updates = (updates_per_step or 0) * len(self.phases)
-        return explain(parts, self._expressions, self.needs, self.reward_kl, updates)
+        sampler = old_logprobs == "sampler"
+        return explain(parts, self._expressions, self.needs, self.reward_kl, updates, sampler)
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:

@@ -48,6 +48,7 @@ name also stands for all settings below it."""
 RECORDED_SETTINGS = (
     "training.learning_rate",
     "training.max_grad_norm",
+    "training.old_logprobs",
     "evaluation",
     "sampling.engine",
     "sampling.dynamic",

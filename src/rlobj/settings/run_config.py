@@ -11,6 +11,7 @@ from rlobj.base.errors import Argument, ConfigError, Message, nearest
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.conversations import EnvironmentSettings
 from rlobj.data import DataConfig
+from rlobj.objectives.explanation import Explanation
 from rlobj.objectives.objective import Objective
 from rlobj.rewards import Math, RewardConfig
 from rlobj.samplers import Distribution, SamplingSettings
@@ -262,6 +263,11 @@ class RunConfig(Model):
     def resolved_objective(self) -> Objective:
         """The objective with "max_tokens" replaced by the run's number."""
         return self.objective.resolve(self.sampling.max_tokens)
+
+    def explanation(self) -> Explanation:
+        """The objective in words, as this run trains with it."""
+        training = self.training
+        return self.resolved_objective().explain(training.updates, training.old_logprobs)
 
 
 def settings_of(config: Model) -> dict[str, Any]:

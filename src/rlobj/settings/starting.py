@@ -95,6 +95,7 @@ def doubts(config: RunConfig) -> Iterator[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
     rate = config.training.learning_rate
     depth, dynamic = config.sampling.async_depth, config.sampling.dynamic
+    of_sampler, mismatch = config.training.old_logprobs == "sampler", config.objective.mismatch
     limits = config.environment.model_dump(exclude_defaults=True)
     if limits and not config.environment.active:
         yield unread_environment(limits)
@@ -104,7 +105,15 @@ def doubts(config: RunConfig) -> Iterator[str]:
             f"moves each weight by about this much. Expected at most {HIGHEST_LEARNING_RATE:g}; "
             "1e-6 to 1e-5 is usual, and 1e-5 to 1e-3 with LoRA"
         )
-    if depth and config.objective.mismatch is None:
+    if of_sampler and mismatch is not None:
+        yield Message(
+            f"objective.mismatch ({mismatch.kind}) has no effect with training.old_logprobs="
+            "sampler: ratios refer to the sampler's log-probs, so nothing is left to correct. Use ",
+            Setting("objective.mismatch", None),
+            " or ",
+            Setting("training.old_logprobs", "policy"),
+        )
+    if depth and mismatch is None and not of_sampler:
         yield Message(
             f"sampling.async_depth={depth} without objective.mismatch: samples of older weights "
             "are used without a correction; use ",

@@ -75,6 +75,9 @@ class TrainingConfig(Model):
     selection: Literal["current", "old"] = "current"
     """policy that rules read in later updates of a rollout, the current one (one more forward pass)
     or the rollout's"""
+    old_logprobs: Literal["policy", "sampler"] = "policy"
+    """where l0 comes from: a scoring pass of the policy, or what the sampler reported, without this
+    pass if nothing else needs it; then `sampler_gap` is 0, and no log-prob may be unknown"""
     skip_inactive: bool = True
     """skip tokens and responses without a gradient; changes time, not results"""
     balance: bool = True

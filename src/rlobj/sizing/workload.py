@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scoring_pass import CURRENT, scored_columns
 from rlobj.sizing.memory import Memory, heard, longest
 from rlobj.sizing.sizes import Cards, Size
 
@@ -131,11 +132,10 @@ def _shares_prompts(config: RunConfig) -> bool:
 def _scorings(config: RunConfig) -> float:
     """Forward passes over all tokens of a step that are not part of an update."""
     objective, training = config.objective, config.training
-    needs, updates = objective.needs, training.updates * len(objective.phases)
-    policy = {"logprobs", "entropy", "collision", "old_logprobs", "proxy_logprobs"}
-    read = policy & (needs.observe | needs.plan)
-    passes = 1.0 if updates > 1 or read or "proxy_logprobs" in needs.loss else 0.0
-    if training.selection == "current" and read - {"old_logprobs"}:
+    updates = training.updates * len(objective.phases)
+    scored = scored_columns(objective, training)
+    passes = 1.0 if scored else 0.0
+    if training.selection == "current" and scored & {*CURRENT, "proxy_logprobs"}:
         passes += (updates - 1) / training.updates_per_step
     return passes + len(objective.read_scores)
 

@@ -145,7 +145,7 @@ class History:
 
 
 def _inert(config: RunConfig) -> tuple[str, ...]:
-    return config.resolved_objective().explain(config.training.updates).inert
+    return config.explanation().inert
 
 
 def _mean(values: list[float]) -> float:

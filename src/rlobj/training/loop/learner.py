@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import ProxyKL
@@ -30,6 +31,7 @@ from rlobj.samplers import Response
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring.policy_scorer import depends_on_sequence_length
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scoring_pass import CURRENT, scored_columns
 from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, TeachersOf
@@ -43,8 +45,6 @@ from rlobj.training.rollouts.weight_checks import SampleChecks
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
 
-_CURRENT = ("logprobs", "entropy", "collision")
-_SCORED = {*_CURRENT, *(f"old_{name}" for name in _CURRENT), "proxy_logprobs"}
 _ALL = {"entropy": True, "collision": True, "sensitivity": True}
 
 SKIPPED: Metrics = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
@@ -123,15 +123,9 @@ class Learner:
         self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
         needs = objective.needs
         self._one_update = training.updates * len(objective.phases) == 1
-        read = needs.observe | needs.plan | (needs.loss & {"proxy_logprobs"})
-        if not self._one_update:  # later updates need l0, if only for their metrics
-            read |= {"old_logprobs"}
-        kls = {name for name in objective.divergences if name in read}
-        self._scored = read & (
-            _SCORED | kls
-        )  # what the scoring pass is made for; empty: there is none
+        self._scored = scored_columns(objective, training)
         self._renews = self._proxy.policy == "current" and "proxy_logprobs" in self._scored
-        moved = self._renews or not needs.plan.isdisjoint({*_CURRENT, *kls})
+        moved = self._renews or not needs.plan.isdisjoint({*CURRENT, *objective.divergences})
         self._rescores = moved and training.selection == "current"
         self._samples = SampleChecks(config.sampling, autocast, self.comm)
         join = self._one_update and bool(self._scored)
@@ -170,21 +164,25 @@ class Learner:
             [table] = self.objective.with_advantages([table], self.comm)
             self.state = self.objective.observe([table], self.state, self.comm)
         gap: Metrics = {}
-        if self._scored:  # else an update compares the log-probs of its own forward passes
+        if self._scored:  # else the first update compares the log-probs of its forward passes
             gap = self._samples.compare(vars(table), table.sampler_logprobs, self.state)
         updates: list[Metrics] = []
-        logprobs = table.logprobs.detach()
+        entropy, logprobs = table.entropy, table.logprobs.detach()
         for phase in self.objective.phases * self.config.training.passes:
             for batch in whole.mini_batches(table):
                 batch = self._refreshed(batch, first=not updates)
                 observed, metrics = self._update(phase, batch)
-                if table.entropy is None and observed is not None:  # it scored the rollout
-                    table = table.replace(entropy=observed.entropy)
-                    logprobs = observed.logprobs
+                if batch.first and observed is not None and not self._scored:
+                    unscored = (0, len(table) - len(batch.table))  # tokens of later mini-batches
+                    entropy, logprobs = (
+                        pad(column, unscored, value=math.nan)
+                        for column in (observed.entropy, observed.logprobs)
+                    )
                 on_update(len(updates), batch, observed, metrics)
                 updates.append(metrics)
         metrics = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
-        change = self.entropy_change(table, metrics.pop(PREDICTED, 0.0))
+        predicted = metrics.pop(PREDICTED, 0.0)
+        change = self.entropy_change(table.replace(entropy=entropy), predicted)
         return {**metrics, **change, **self.scores.metrics(table, logprobs, whole.sequences)}
 
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
@@ -204,7 +202,8 @@ class Learner:
                 with self.clock.inside("backward"):
                     self.parallel.backward(output.loss, last=micro.last)
             measured.append(MicroBatchResult.of(micro.table, output, micro.rows))
-        gap = {} if self._scored else self._compare_measured(batch, measured)
+        compared = batch.first and not self._scored
+        gap = self._compare_measured(batch, measured) if compared else {}
         with self.clock.inside("forward"), torch.no_grad():
             metrics = combine(measured, self.objective, plan, batch.current, self.comm)
         finite = math.isfinite(metrics["loss/total"])
@@ -234,7 +233,7 @@ class Learner:
         """The table of a step with the columns that the objective reads from the policy.
 
         If no stage of the objective reads such a column, no forward pass is made. A pass that
-        serves the update as well keeps its graph.
+        serves the update as well keeps its graph. Old log-probs that are the sampler's stay.
         """
         table = self.scores.score(whole, whole.table, self.steps)
         if not self._scored:
@@ -242,7 +241,11 @@ class Learner:
         keep_graph = self._serves_update(whole.sequences)
         with self.clock.inside("forward") if keep_graph else torch.no_grad():
             scores = self._columns(whole, proxy="proxy_logprobs" in self._scored)
-        old = {} if keep_graph else {f"old_{name}": scores[name] for name in _CURRENT}
+        old = {f"old_{name}": scores[name].detach() for name in CURRENT}
+        if table.old_logprobs is not None:
+            old["old_logprobs"] = table.old_logprobs  # the sampler's
+        elif keep_graph:
+            old = {}  # equal to the current ones
         return table.with_columns({**scores, **old})
 
     def _serves_update(self, sequences: Sequences) -> bool:
@@ -295,7 +298,7 @@ class Learner:
         """
         self.clock.start("updating")
         if first or not self._rescores:
-            return replace(batch, current=first and bool(self._scored))
+            return replace(batch, first=first, current=first and bool(self._scored))
         with self.clock.inside("scoring"), torch.no_grad():
             scores = self._columns(batch, proxy=self._renews)
         return replace(batch, table=batch.table.with_columns(scores), current=True)
@@ -344,8 +347,8 @@ class Learner:
         """The tokens that go through the model, bool [N].
 
         If the policy's columns are current, these are the tokens with gradient; else all tokens of
-        responses that may have one. If nothing was scored and no response has a gradient, all
-        tokens go through: fresh samples are always scored once.
+        responses that may have one. If nothing was scored and no response of a step's first update
+        has a gradient, all its tokens go through: fresh samples are always scored.
         """
         table = batch.table
         every = torch.ones_like(table.logprobs, dtype=torch.bool)
@@ -354,7 +357,8 @@ class Learner:
         if batch.current:
             return phase.tokens_with_gradient(table, plan, 0)
         responses = phase.responses_with_gradient(table, plan, 0)
-        if not self._scored and not any_rank(bool(responses.any()), self.comm):
+        unscored = batch.first and not self._scored
+        if unscored and not any_rank(bool(responses.any()), self.comm):
             return every
         return table.spread(responses)
 
@@ -399,8 +403,8 @@ class Learner:
     def _compare_measured(
         self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
     ) -> dict[str, float]:
-        """The same of the tokens that went through the model in the only update of a rollout."""
-        columns = {name: torch.cat([part.scores[name] for part in measured]) for name in _CURRENT}
+        """The same of the tokens that went through the model in the first update of a step."""
+        columns = {name: torch.cat([part.scores[name] for part in measured]) for name in CURRENT}
         sampler = torch.cat([part.sampler_logprobs for part in measured])
         if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):
             return {}

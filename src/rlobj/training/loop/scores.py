@@ -229,7 +229,7 @@ class Scores:
                 metrics[f"score/{name}/end_gap"] = self._mean(gap, ended)
                 up = self._mean((gap > 0).to(gap), gap != 0)
                 metrics[f"score/{name}/one_sided"] = max(up, 1 - up)
-                metrics[f"score/{name}/top_1pct"] = self._top(gap.abs())
+                metrics[f"score/{name}/top_1pct"] = self._top(gap.abs()[scored])
         return metrics
 
     def _mean(self, values: Tensor, where: Tensor) -> float:

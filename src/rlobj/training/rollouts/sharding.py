@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 import torch
 
+from rlobj.base.errors import RunError, Setting
 from rlobj.objectives.rules.columns import ColumnLevel
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
@@ -50,12 +51,14 @@ class MiniBatch:
         responses: without their texts where these need not be here.
         current: the policy's columns of the table are those of its present weights.
         first_row: of the table, in the table of the step.
+        first: it is the first of the step, so that these weights are those before all its updates.
     """
 
     table: TokenBatch
     responses: Sequence[Response]
     current: bool = False
     first_row: int = 0
+    first: bool = False
 
     @cached_property
     def sequences(self) -> Sequences:
@@ -114,6 +117,9 @@ def shard(
             NaN = not judged.
         hints: encodes the prompts of scores.
         step: steps that were trained before.
+
+    Raises:
+        RunError: l0 is the sampler's log-prob, and the sampler does not know one; on all ranks.
     """
     local = rollout.responses
     if comm.size > 1 or judge is not None or hints is not None:  # else nothing travels
@@ -140,12 +146,30 @@ def shard(
         name: config.objective.columns.get(name, "token") for name in config.columns
     }
     levels |= {"spurious": "token"} if judge else {}
+    table = _table(held, config.rewards, device, levels, step)
+    if config.training.old_logprobs == "sampler":
+        _require_logprobs(responses)
+        table = table.replace(old_logprobs=table.sampler_logprobs)
     return StepBatch(
-        table=_table(held, config.rewards, device, levels, step),
+        table=table,
         responses=held,
         sizes=[len(part) for part in mine],
         imbalance=_imbalance(parts, owners, comm.size),
     )
+
+
+def _require_logprobs(responses: Sequence[Response]) -> None:
+    """Check that the sampler knows the log-prob of every token."""
+    for response in sorted(responses, key=lambda response: response.id):
+        unknown = (~numpy.isfinite(response.logprobs)).nonzero()[0]
+        if len(unknown):
+            place = int(unknown[0])
+            raise RunError(
+                "training.old_logprobs=sampler takes l0 from the sampler, and it reported "
+                f"{response.logprobs[place]} for token {place} of response {response.id} (both "
+                "from 0) of this step; expected a finite log-prob of every token. Use ",
+                Setting("training.old_logprobs", "policy"),
+            )
 
 
 def without_texts(response: Response, **changes: Any) -> Response:
