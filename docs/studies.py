@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import markdown_tables as md
@@ -88,6 +89,48 @@ def collapse_table() -> str:
     return md.table(header, rows)
 
 
+def real_table() -> str:
+    """The outcomes of the study of a real model: one row for each arm, with all seeds."""
+    rows = []
+    for arm, runs in _real_arms().items():
+        until = [run["tokens_until"] for run in runs]
+        rows.append(
+            [
+                f"`{arm}`" if arm != "random" else "the control",
+                ", ".join(f"{run['accuracy'][-1]:.3f}" for run in runs),
+                f"{fmean(run['accuracy'][-1] for run in runs):.3f}",
+                ", ".join("–" if tokens is None else f"{tokens:,.0f}" for tokens in until),
+                f"{fmean(fmean(run['entropy'][-5:]) for run in runs):.2f}",
+                f"{sum(run['tokens_dropped'] for run in runs):,.0f}",
+            ]
+        )
+    header = (
+        *("objective", "accuracy at the end, by seed", "mean"),
+        *("tokens until 0.5, by seed", "entropy at the end", "dropped tokens"),
+    )
+    return md.table(header, rows)
+
+
+def real_dropped_table() -> str:
+    """Where the dropped tokens of the study of a real model stand."""
+    places: dict[str, dict[str, int]] = {}
+    for token in _results("real")["dropped"]:
+        counts = places.setdefault(token["kind"], dict.fromkeys(_real_arms(), 0))
+        counts[token["arm"]] += 1
+    arms = [arm for arm in _real_arms() if any(counts[arm] for counts in places.values())]
+    rows = [[place, *(str(counts[arm]) for arm in arms)] for place, counts in places.items()]
+    names = ["the control" if arm == "random" else f"`{arm}`" for arm in arms]
+    return md.table(["where the token stands", *names], rows)
+
+
+def _real_arms() -> dict[str, list[Any]]:
+    """The runs of the study of a real model, by arm."""
+    arms: dict[str, list[Any]] = {}
+    for run in _results("real")["runs"]:
+        arms.setdefault(run["arm"], []).append(run)
+    return arms
+
+
 def verifier_table() -> str:
     """The errors of the verifier and of other graders on the blind half."""
     study = _results("verifier")
@@ -157,6 +200,8 @@ def _stated(file: Path, start: str) -> str:
 STUDIES: dict[str, Callable[[], str]] = {
     "collapse": collapse_table,
     "diagnosis": diagnosis_table,
+    "real": real_table,
+    "real-dropped": real_dropped_table,
     "sampler-checks": sampler_checks_table,
     "verifier": verifier_table,
     "stability-plan": stability_plan,
