@@ -84,10 +84,8 @@ class Plan:
             "objective/kept_fraction": kept_tokens / tokens if tokens else 0.0,
             "objective/dropped_tokens": float(tokens - kept_tokens),
         }
-        sampler = frame.table.sampler_logprobs
-        unknown = frame.decided.new_zeros(()) if sampler is None else sampler.isnan()
-        if unknown_tokens := statistics.count(unknown & frame.decided, frame.comm):
-            metrics["sampler/nan_tokens"] = float(unknown_tokens)
+        if frame.unknown_tokens:
+            metrics["sampler/nan_tokens"] = float(frame.unknown_tokens)
         for name in controllers:
             metrics[f"controller/{name}"] = float(frame.state[name]["value"])
         for text, (selected, population) in frame.selections.items():
