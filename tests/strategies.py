@@ -521,6 +521,29 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
     )
 
 
+def by_own_columns(expressions: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Numbers and rules with populations by a column of one's own, or interpolated quantiles."""
+    numbers, rules = expressions
+    within = st.none() | rules
+    varying = numbers.filter(lambda x: x.level > Level.UPDATE)
+    means = [st.builds(_method(name), varying, by_token, within) for name in ("mean", "sum", "max")]
+    settings = (fractions, within, roundings, counts, counts, by_token)
+    cuts = [st.builds(_cut(side), ranked(numbers), *settings) for side in ("top", "bottom")]
+    held = rules.filter(lambda x: x.level > Level.UPDATE)
+    return (
+        st.one_of(
+            *means,
+            st.builds(lambda x, *s: x.rank(*s), varying, within, by_token),
+            st.builds(_method("count"), held, by_token, within),
+            st.builds(
+                lambda x, *s: x.quantile(*s, interpolate=True),
+                *(ranked(numbers), st.floats(0, 1), within, cut_levels),
+            ),
+        ),
+        st.one_of(*cuts, st.builds(_method("any"), held, by_token, within)),
+    )
+
+
 def ranked(numbers: Any) -> Any:
     """Numbers that a cut may rank: those that read a column."""
     columns = (Column, NamedReward)

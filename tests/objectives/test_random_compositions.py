@@ -18,7 +18,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import on_ranks
-from strategies import OWN, awkward_batch, expressions, owned, two_rewards
+from strategies import (
+    OWN,
+    awkward_batch,
+    by_own_columns,
+    expressions,
+    larger_numbers,
+    larger_rules,
+    owned,
+    two_rewards,
+)
 from test_invariance import agree, cut, outcome
 
 from rlobj import BatchError, Objective, TokenBatch
@@ -31,14 +40,16 @@ def written(expression: Expr) -> str:
     return re.sub(r"\b(W|M|Beta_2)\b", "0.75", str(expression.expanded()))
 
 
+SIMPLE = expressions(depth=1, constants=st.sampled_from([-1, 0, 0.125, 0.5, 1, 2]))
+DEEPER = larger_numbers(SIMPLE), larger_rules(SIMPLE)
 NUMBERS, RULES = (
-    strategy.map(written)
-    for strategy in expressions(depth=2, constants=st.sampled_from([-1, 0, 0.125, 0.5, 1, 2]))
+    deeper.map(written) | own.map(written)
+    for deeper, own in zip(DEEPER, by_own_columns(SIMPLE), strict=True)
 )
 AGAINST = st.sampled_from(["old", "sampler"])
 SURROGATES = st.sampled_from(
     [
-        {"kind": "clip", "high": "0.2 + clip(value, 0, 0.3)"},
+        {"kind": "clip", "high": "0.2 + when(value < 9, clip(value, 0, 0.3), 0)"},
         {"kind": "unclipped"},
         {"kind": "cispo"},
         {"kind": "switch", "rule": "chosen", "otherwise": "unclipped"},
@@ -57,8 +68,8 @@ def compositions(draw: Any) -> dict[str, Any]:
     fields = {
         "keep": f"({rule}) | chosen",
         "drop": "chosen",
-        "reweight": f"when(value >= 0, clip({number}, 0, 2), 0.5)",
-        "shape": "advantage * (1 + when(chosen, clip(value, 0, 1), 0))",
+        "reweight": f"when(({number}) < 9, clip({number}, 0, 2), 0.5)",
+        "shape": "advantage * when(value < 9, clip(value, 0, 1), 2)",
         "penalties": [{"kind": "kl", "coefficient": 0.1, "where": rule}],
     }
     surrogate, against = draw(SURROGATES), draw(AGAINST)

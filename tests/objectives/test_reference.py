@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import on_ranks
 from reference_rules import NOT_FINITE, Approximate, Close, NotFinite, Outcome, Reference
-from strategies import OWN, awkward_batch, expressions, larger_numbers, larger_rules, owned, tokens
+from strategies import (
+    OWN,
+    awkward_batch,
+    by_own_columns,
+    expressions,
+    larger_numbers,
+    larger_rules,
+    owned,
+    tokens,
+)
 
-from rlobj import BatchError, Objective, TokenBatch, parse
+from rlobj import BatchError, Objective, TokenBatch, parse, when
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import Expr
 from rlobj.objectives.statistics import SingleProcess, hash_keys
@@ -32,7 +41,10 @@ COLUMNS = (
 coarse = st.sampled_from([-2, -1, -0.5, 0, 0.125, 0.25, 0.5, 1, 2, 3])
 SMALLER = expressions(depth=2, constants=coarse | st.floats(1e-3, 10))
 DEEPER = larger_numbers(SMALLER), larger_rules(SMALLER)
-EXPRESSIONS = larger_rules(DEEPER) | larger_numbers(DEEPER)
+OF_ALL_KINDS = larger_rules(DEEPER) | larger_numbers(DEEPER)
+OWN_NUMBERS, OWN_RULES = by_own_columns(SMALLER)
+DEFINED = OWN_NUMBERS.map(lambda x: when(x < 1e9, x, -7))  # a number in no unit is undefined
+EXPRESSIONS = st.integers(0, 2).flatmap([OF_ALL_KINDS, DEFINED, OWN_RULES].__getitem__)
 
 
 def update(seed: int) -> TokenBatch:
