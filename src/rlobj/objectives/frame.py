@@ -38,8 +38,6 @@ class Frame(Populations):
 
     Attributes:
         table: the joined table.
-        unknown_tokens: of decided responses, on all ranks, where the sampler's log-probs are read
-            and NaN.
 
     Raises:
         BatchError: a column is absent or not finite on some rank; raised on all ranks.
@@ -80,7 +78,6 @@ class Frame(Populations):
                 f"0 on; {columns.get('sampler_logprobs', 'the loss')} reads it. Pass the log-probs "
                 "that the sampler reported, or leave out what reads them"
             )
-        self.unknown_tokens = tokens - reported
         self.dtype = torch.float64 if double else torch.float32
         self.device = self.table.logprobs.device
         self.decided = self.table.decided
