@@ -116,8 +116,7 @@ def raised(x: Approximate | None, y: Approximate | None) -> Approximate | None:
     found = function(power)(x, y)
     if found is None or not found.finite or found.error:
         return found
-    exact = found.value in (0, 1) or (x and y and y.value == 1)
-    return found if exact else Approximate(found.value, 1e-14 * abs(found.value))
+    return found if found.value in (0, 1) else Approximate(found.value, 1e-14 * abs(found.value))
 
 
 def total(numbers: list[Approximate]) -> Approximate:
@@ -155,6 +154,7 @@ class Reference:
         batch: the update, with advantages.
         controllers: the values of controllers, by name.
         draw: the random number of a token for `sample`: draw(seed, response id, position).
+        levels: the levels of columns of one's own, by name; others have one value per token.
     """
 
     def __init__(
@@ -162,8 +162,10 @@ class Reference:
         batch: TokenBatch,
         controllers: dict[str, float] | None = None,
         draw: Callable[[int, int, int], int] | None = None,
+        levels: dict[str, str] | None = None,
     ) -> None:
         self.batch, self.controllers, self.draw = batch, controllers or {}, draw
+        self.levels = {name: RANKED[level] for name, level in (levels or {}).items()}
         self.lengths: list[int] = batch.lengths.tolist()
         self.groups: list[int] = batch.groups.tolist()
         self.starts = [sum(self.lengths[:i]) for i in range(len(self.lengths))]
@@ -213,8 +215,11 @@ class Reference:
         return [(i, None) for i in self.decided]
 
     def unit(self, by: str, place: Place) -> Hashable:
-        """The name of the population that a place belongs to."""
+        """The name of the population that a place belongs to; None if it belongs to none."""
         group = self.groups[place[0]]
+        if by in self.levels:
+            value = self.own(by, place)
+            return (group, value) if value >= 0 else None
         names = {"update": 0, "group": group, "position": (group, place[1]), "response": place[0]}
         if by in ("turn", "group_turn"):
             turn = self.lift(place, Level.TURN)
@@ -234,10 +239,23 @@ class Reference:
             return self.wholes
         return list(dict.fromkeys(self.lift(place, level) for place in tokens))
 
+    def counted(self, node: Any, level: Level) -> Level:
+        """What a population has: the finer one of a level and of that of `by`."""
+        return max(level, self.levels.get(node.by) or OF_UNIT.get(node.by, Level.RESPONSE))
+
+    def own(self, name: str, place: Place) -> float:
+        """A column of one's own, which has one value for each token, turn or response."""
+        whole = self.lift(place, self.levels[name])
+        if name in self.batch.response_columns:
+            return self.listed(name)[whole[0]]
+        tokens = [x for x in self.tokens([place[0]]) if self.lift(x, self.levels[name]) == whole]
+        return self.listed(name)[self.row(tokens[0])]
+
     def members(self, node: Any, level: Level, unit: Hashable) -> list[Place]:
         """Decided tokens, turns or responses of a unit that are in `within`."""
-        level = max(level, OF_UNIT.get(node.by, Level.RESPONSE))
+        level = self.counted(node, level)
         places = [place for place in self.places(level) if self.unit(node.by, place) == unit]
+        places = places if unit is not None else []
         return [place for place in places if self.inside(node.within, place)]
 
     def inside(self, within: Expr | None, place: Place) -> bool:
@@ -284,6 +302,8 @@ class Reference:
                 return Approximate(float(self.controllers[node.name]))
             case "Column":
                 return self.column(node.name, place)
+            case "NamedNumber":
+                return self.number(node.value, place)
             case "NamedReward":
                 return Approximate(float(self.batch.reward(node.name)[place[0]]))
             case "Arithmetic" if node.operator == "**":
@@ -317,6 +337,8 @@ class Reference:
 
     def column(self, name: str, place: Place) -> Approximate:
         i, t = place
+        if name in self.levels:
+            return Approximate(float(self.own(name, place)))
         if name == "reward":
             return Approximate(float(self.batch.reward()[i]))
         if name == "staleness":
@@ -370,7 +392,8 @@ class Reference:
             case "proxy_gap":
                 return read("proxy_logprobs") - read("logprobs")
             case "sampler_gap":
-                return read("old_logprobs") - read("sampler_logprobs")
+                sampler = read("sampler_logprobs")
+                return 0.0 if math.isnan(sampler) else read("old_logprobs") - sampler
             case "gradient_norm":
                 squared = 1 - 2 * exp(read("logprobs")) + read("collision")
                 return abs(read("advantages")) * sqrt(max(squared, 0.0))
@@ -415,12 +438,23 @@ class Reference:
         numbers = self.values(node.value, self.members(node, RANKED[node.of], unit)).values()
         if not numbers:
             return None
-        best = sorted(numbers)[max(rounded_share(node.q, len(numbers), "ceil"), 1) - 1]
-        return Approximate(best.value, max(number.error for number in numbers))
+        error, ranked = max(number.error for number in numbers), sorted(numbers)
+        if node.interpolate:
+            return self.interpolated(Fraction(str(node.q)), [x.value for x in ranked], error)
+        best = ranked[max(rounded_share(node.q, len(numbers), "ceil"), 1) - 1]
+        return Approximate(best.value, error)
+
+    def interpolated(self, q: Fraction, ranked: list[float], error: float) -> Approximate:
+        """The value at q·(n − 1) places above the smallest one, linear between two values."""
+        place = math.floor(q * (len(ranked) - 1))
+        below, above = ranked[place], ranked[min(place + 1, len(ranked) - 1)]
+        share = float(q * (len(ranked) - 1) - place)
+        rounding = 1e-14 * (abs(below) + abs(above)) if below != above else 0
+        return Approximate(below + share * (above - below), error + rounding)
 
     def rank(self, node: Any, place: Place) -> Approximate | None:
         """(rank − 1)/(n − 1): the share of the others that are smaller; half of those that tie."""
-        level = max(node.of.level, OF_UNIT.get(node.by, Level.RESPONSE))
+        level = self.counted(node, node.of.level)
         place = self.lift(place, level)
         values = self.values(node.of, self.members(node, level, self.unit(node.by, place)))
         own = values.pop(place, None)
@@ -462,6 +496,10 @@ class Reference:
             case "Logic":
                 sides = self.outcome(node.left, place), self.outcome(node.right, place)
                 return both(*sides) if node.operator == "&" else either(*sides)
+            case "NamedRule":
+                return self.outcome(node.value, place)
+            case "SamplerKnown":
+                return not math.isnan(self.listed("sampler_logprobs")[self.row(place)])
             case "Not":
                 return opposite(self.outcome(node.operand, place))
             case "Quantified":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,10 @@ from rlobj import (
     prob,
     ratio,
     reward,
+    sampler_known,
     sign,
     sqrt,
+    staleness,
     surprisal,
     turn,
     turn_reward,
@@ -52,7 +55,14 @@ from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, Seq
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus
 from rlobj.objectives.rules import COLUMNS, Expr, Level
-from rlobj.objectives.rules.nodes import Column, Constant, Controlled, NamedReward
+from rlobj.objectives.rules.nodes import (
+    Column,
+    Constant,
+    Controlled,
+    NamedNumber,
+    NamedReward,
+    NamedRule,
+)
 from rlobj.objectives.surrogates import (
     Cispo,
     Clip,
@@ -154,6 +164,39 @@ def awkward_batch(
             **{name: values.to(dtype) for name, values in scores.items()},
         },
         **{name: values.to(dtype) for name, values in columns.items()},
+    )
+
+
+OWN: dict[str, Any] = {
+    **{"stage": "token", "mark": "token"},
+    **{"state": "turn", "role": "response", "outcome": "response"},
+}
+"""The columns of one's own of `owned`, each with its level; all but `outcome` are whole numbers."""
+
+
+def owned(batch: TokenBatch, seed: int) -> TokenBatch:
+    """An awkward batch with all columns of OWN, `staleness`, and what the sampler did not report.
+
+    -1 is in no unit. `role` and `outcome` have one value per response, also where it is empty.
+    """
+    random = torch.Generator().manual_seed(seed)
+    size = len(batch.lengths)
+    assert batch.rewards is not None
+    assert batch.sampler_logprobs is not None
+    unknown = torch.rand(len(batch), generator=random) < 0.3
+    outcome = torch.randint(-2, 3, (size,), generator=random).double() / 2
+    role = torch.randint(-1, 2, (size,), generator=random)
+    mark = torch.randint(-1, 3, (len(batch),), generator=random)
+    undecided = ~batch.decided_responses
+    return batch.replace(
+        sampler_logprobs=batch.sampler_logprobs.masked_fill(unknown, NAN),
+        staleness=torch.randint(0, 4, (size,), generator=random),
+        columns={
+            **batch.columns,
+            "outcome": outcome.masked_fill(undecided, NAN)[:, None],
+            "role": role.masked_fill(undecided, 7)[:, None],
+            "mark": mark,
+        },
     )
 
 
@@ -351,6 +394,8 @@ def objectives() -> dict[str, Objective]:
 
 def fitting(objective: Objective, table: TokenBatch) -> TokenBatch:
     """The table with rewards that the objective takes: two with names, or none below 0."""
+    if table.reward_names:
+        return table
     if objective.advantage.nonnegative and table.rewards is not None:
         return table.replace(rewards=table.rewards.clamp(min=0))
     rules = (objective.keep_rule, objective.drop_rule, objective.weight)
@@ -362,9 +407,14 @@ def fitting(objective: Objective, table: TokenBatch) -> TokenBatch:
 fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
 counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
+by_response = st.just(column("role", "response"))
+by_turn = by_response | st.just(column("state", "turn"))
+by_token = by_turn | st.sampled_from([column("stage"), column("mark")])
 levels = st.sampled_from(["update", "group", "position", "response", "turn", "group_turn"])
-whole_levels = st.sampled_from(["update", "group", "response"])
-cut_levels = whole_levels | st.sampled_from(["turn", "group_turn"])
+levels |= by_token
+whole_levels = st.sampled_from(["update", "group", "response"]) | by_response
+turn_levels = st.sampled_from(["update", "group", "response", "turn", "group_turn"]) | by_turn
+cut_levels = turn_levels | by_token
 limits = st.sampled_from([0, 0.5, 1, 0.04, -1.25]) | st.floats(-10, 10)
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor", "linear"])
@@ -387,6 +437,11 @@ def _aggregates(expressions: Any, populations: Any, *names: str) -> list[Any]:
     return [st.builds(_method(name), varying, levels, populations) for name in names]
 
 
+def name_of(expression: Expr) -> str:
+    """A name that `let` may give to an expression: another one for each text."""
+    return f"n{zlib.crc32(str(expression).encode())}"
+
+
 def larger_numbers(expressions: tuple[Any, Any]) -> Any:
     """Numbers one level deeper than the given numbers and rules."""
     numbers, rules = expressions
@@ -403,13 +458,18 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
         numbers.map(lambda x: -x),
         st.builds(lambda f, x: f(x), st.sampled_from([abs, exp, log, sqrt, sign]), numbers),
         st.builds(
-            lambda x, *s: x.quantile(*s), ranked(numbers), fractions, populations, cut_levels
+            lambda x, *s, line: x.quantile(*s, interpolate=line),
+            ranked(numbers),
+            *(fractions, populations, cut_levels),
+            line=st.booleans(),
         ),
         st.builds(
-            lambda x, *s: x.quantile(*s, "response"),
+            lambda x, *s, line: x.quantile(*s, "response", line),
             of_responses(numbers),
             *(fractions, populations, whole_levels),
+            line=st.booleans(),
         ),
+        numbers.map(lambda x: NamedNumber(name_of(x), x)),
         st.builds(
             lambda x, *s: x.rank(*s),
             numbers.filter(lambda x: x.level > Level.UPDATE),
@@ -442,12 +502,13 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
         joined.map(lambda p: p[0] & p[1]),
         joined.map(lambda p: p[0] | p[1]),
         rules.map(lambda r: ~r),
+        rules.map(lambda r: NamedRule(name_of(r), r)),
         st.builds(_cut("top"), ranked(numbers), *settings),
         st.builds(_cut("bottom"), ranked(numbers), *settings),
         st.builds(
             _cut("top"), of_responses(numbers), *settings[:-1], whole_levels, st.just("response")
         ),
-        st.builds(_cut("bottom"), of_turns(numbers), *settings, st.just("turn")),
+        st.builds(_cut("bottom"), of_turns(numbers), *settings[:-1], turn_levels, st.just("turn")),
         st.builds(_cut("bottom_to_mean"), ranked(numbers), limits, st.none() | rules, cut_levels),
         st.builds(
             lambda r, size, seed, of, round, least: r.sample(size, seed, of, round, least),
@@ -462,6 +523,29 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
     )
 
 
+def by_own_columns(expressions: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Numbers and rules with populations by a column of one's own, or interpolated quantiles."""
+    numbers, rules = expressions
+    within = st.none() | rules
+    varying = numbers.filter(lambda x: x.level > Level.UPDATE)
+    means = [st.builds(_method(name), varying, by_token, within) for name in ("mean", "sum", "max")]
+    settings = (fractions, within, roundings, counts, counts, by_token)
+    cuts = [st.builds(_cut(side), ranked(numbers), *settings) for side in ("top", "bottom")]
+    held = rules.filter(lambda x: x.level > Level.UPDATE)
+    return (
+        st.one_of(
+            *means,
+            st.builds(lambda x, *s: x.rank(*s), varying, within, by_token),
+            st.builds(_method("count"), held, by_token, within),
+            st.builds(
+                lambda x, *s: x.quantile(*s, interpolate=True),
+                *(ranked(numbers), st.floats(0, 1), within, cut_levels),
+            ),
+        ),
+        st.one_of(*cuts, st.builds(_method("any"), held, by_token, within)),
+    )
+
+
 def ranked(numbers: Any) -> Any:
     """Numbers that a cut may rank: those that read a column."""
     columns = (Column, NamedReward)
@@ -470,7 +554,9 @@ def ranked(numbers: Any) -> Any:
 
 def of_responses(numbers: Any) -> Any:
     """Numbers by which a cut may rank responses."""
-    simple = st.sampled_from([reward, length, reward("format"), entropy.mean(by="response")])
+    simple = st.sampled_from(
+        [reward, length, reward("format"), entropy.mean(by="response"), staleness]
+    )
     return simple | ranked(numbers.filter(lambda x: x.level < Level.TURN))
 
 
@@ -482,11 +568,11 @@ def of_turns(numbers: Any) -> Any:
 
 def expressions(depth: int = 3, constants: Any = constants) -> tuple[Any, Any]:
     """Strategies for (numbers, rules), built through the operators that users write."""
-    columns = st.sampled_from([*sorted(COLUMNS), "stage"]).map(column)
+    columns = st.sampled_from([*map(column, sorted(COLUMNS)), *map(column, OWN, OWN.values())])
     names = st.sampled_from(["W", "M", "Beta_2"]).map(Controlled)
     rewards = st.sampled_from(["accuracy", "format"]).map(reward)
     numbers: Any = columns | columns | rewards | names | constants.map(Constant)
-    rules: Any = st.builds(lambda c, x: c < x, columns, constants)
+    rules: Any = st.builds(lambda c, x: c < x, columns, constants) | st.just(sampler_known)
     for _ in range(depth):
         numbers, rules = (
             st.one_of(numbers, larger_numbers((numbers, rules))),

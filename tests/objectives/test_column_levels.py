@@ -60,6 +60,8 @@ EXPECTED = {
     "surprisal.mean(by='state')": [7 / 3, 7 / 3, 3, 7 / 3, 0, 0, 7],  # tokens 1, 2 and 4
     "surprisal.sum(by='mark')": [7, 10, 10, 0, 10, 7, 7],  # -5 is in no unit
     "surprisal.top(0.5, by='mark')": [0, 0, 1, 0, 1, 1, 1],
+    # nothing is selected in no unit, also where the number is undefined
+    "~surprisal.mean(within=prob > 2).top(0.5, by='mark')": [0, 0, 0, 1, 0, 0, 0],
     "outcome.mean(by='role')": [2, 2, 2, 2, 2, 2, 5],  # responses 0 and 2; 2^60 + 1 is another
     "outcome.sum(by='role') + (outcome > 0).count(by='role')": [6] * 6 + [6],
     "reward.mean(by='role', within=outcome < 2)": [3, 3, 3, 3, 3, 3, 0],
@@ -110,6 +112,23 @@ def test_values_of_responses_are_not_counted_for_each_token_without_a_word() -> 
     with pytest.raises(BatchError, match=r"would count it for each token.*{outcome: response}"):
         objective(batch)
     objective.replace(drop="outcome > 2")(batch)  # each token reads its response's
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        ("state > state.mean()", [0, 1, 1, 1, 1]),  # the mean of 1, 4 and 3
+        ("length.top(0.6, of='turn')", [1, 1, 1, 1, 0]),  # two of three turns
+        ("length >= length.quantile(0.5, of='turn')", [1, 1, 1, 1, 0]),  # the second of 1, 4, 4
+    ],
+)
+def test_what_counts_turns_reads_which_tokens_are_a_turn(rule: str, kept: list[int]) -> None:
+    """Several tables drop the columns that nothing reads; without `turn`, each response is one."""
+    objective = Objective(columns={"state": "turn"}, keep=rule)
+    batch = tokens([4, 1], [-1.0] * 5, rewards=[1, 0], turn=[0, 1, 1, 1, 0])
+    batch = batch.replace(columns={"state": [1, 4, 4, 4, 3]})
+    for tables in ([batch], batch.split(2)):
+        assert (torch.cat(objective.plan(tables).weights) != 0).tolist() == [bool(x) for x in kept]
 
 
 def test_what_is_no_whole_number_is_refused() -> None:

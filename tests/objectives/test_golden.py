@@ -19,6 +19,7 @@ from rlobj.objectives.surrogates import Cispo, Clip, Switch, Unclipped
 
 CASES = json.loads((Path(__file__).parent / "golden" / "objectives.json").read_text())
 RELEASED = json.loads((Path(__file__).parent / "golden" / "released.json").read_text())
+LATE = json.loads((Path(__file__).parent / "golden" / "late.json").read_text())
 GDPO = json.loads((Path(__file__).parent / "golden" / "gdpo.json").read_text())
 COLUMNS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "proxy_logprobs", "advantages")
 ENTROPY = "entropy.top(0.2, round='floor', at_least=1)"
@@ -194,6 +195,7 @@ def test_advantage_reweighting_equals_the_released_code(case: dict[str, Any]) ->
 SETTINGS: dict[str, dict[str, Any]] = {
     "fipo": {"drop": None},  # ms-swift does not drop responses
     "opsm": {"drop": "(advantage < 0) & ((old_logprob - logprob).mean(by='response') > 0.1)"},
+    "wapo": {"surrogate": Clip(low=1.0, high=9.0, max_log_ratio=None, against="sampler")},
 }
 """Settings of a case that differ from the preset's."""
 
@@ -207,7 +209,13 @@ def batch_of(case: dict[str, Any]) -> TokenBatch:
         lengths=torch.tensor(case["lengths"]),
         groups=torch.tensor(case["groups"]),
         rewards=column(case, "rewards"),
-        columns={"teacher_logprob": column(case, "ref_logprobs")},
+        old_entropy=columns["entropy"],
+        turn=case.get("turn"),
+        turn_reward=case.get("turn_reward"),
+        columns={
+            "teacher_logprob": column(case, "ref_logprobs"),
+            **{name: column(case, name) for name in ("state",) if name in case},
+        },
         **columns,
     )
 
@@ -224,6 +232,30 @@ def test_a_preset_equals_what_its_package_computes(case: dict[str, Any]) -> None
     loss.backward()
     close(loss.detach(), column(case, "loss"))
     close(batch.logprobs.grad, column(case, "grad"))  # type: ignore[arg-type]
+
+
+# What the releases of late 2026 compute; `golden/late.py` fetches and runs their functions.
+
+
+def test_every_late_preset_has_numbers_of_its_release() -> None:
+    names = "bapo codapo cppo delight gigpo kpop steer up-grpo wapo"
+    assert sorted({case["name"] for case in LATE}) == names.split()
+    assert all(case["sources"] for case in LATE)
+
+
+@pytest.mark.parametrize("case", LATE, ids=lambda case: f"{case['name']}-{case['seed']}")
+def test_a_late_preset_equals_what_its_release_computes(case: dict[str, Any]) -> None:
+    """The loss and its gradient, or A as the surrogate reads it."""
+    objective, batch = preset(case["name"], **SETTINGS.get(case["name"], {})), batch_of(case)
+    if "loss" not in case:
+        [actual] = objective.plan([batch.replace(advantages=None)]).advantages
+        close(actual, column(case, "advantages"))
+        return
+    loss = objective(batch).loss
+    loss.backward()
+    torch.testing.assert_close(batch.logprobs.grad, column(case, "grad"), rtol=1e-8, atol=1e-14)
+    if case["name"] != "up-grpo":  # its exp(l - sg(l)) has the gradient of l, and the value 1
+        close(loss.detach(), column(case, "loss"))
 
 
 # Releases without a package that runs here: their equations. `test_sources` has more of them.

@@ -114,7 +114,7 @@ def delight(update: Rollout) -> Any:
     losses = []
     for each in (each for each in update if each.l):
         tokens = []
-        for new, ratio, kl in zip(each.l, each.ratios, k3(each), strict=True):
+        for new, ratio, kl in zip(each.l, each.ratios, k3(each, most=10), strict=True):
             surprise = each.advantage * min(-float(new.detach()), 10.0)
             policy = clipped(ratio, each.advantage, (0.8, 1.28))
             tokens.append(2 * policy / (1 + math.exp(-surprise)) + 0.01 * kl)

@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import on_ranks
 from reference_rules import NOT_FINITE, Approximate, Close, NotFinite, Outcome, Reference
-from strategies import awkward_batch, expressions, larger_numbers, larger_rules, tokens
+from strategies import (
+    OWN,
+    awkward_batch,
+    by_own_columns,
+    expressions,
+    larger_numbers,
+    larger_rules,
+    owned,
+    tokens,
+)
 
-from rlobj import BatchError, Objective, TokenBatch, parse
+from rlobj import BatchError, Objective, TokenBatch, parse, when
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.rules import Expr
 from rlobj.objectives.statistics import SingleProcess, hash_keys
@@ -25,19 +34,22 @@ CONTROLLERS = {"W": 1.25, "M": 0.75, "Beta_2": -0.5}
 STATE = {"update": UPDATE, **{name: {"value": value} for name, value in CONTROLLERS.items()}}
 COLUMNS = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "advantages", "rewards"),
-    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision", "stage"),
-    *("turn", "turn_reward"),
-    *("old_collision", "reference_entropy", "reference_kl"),
+    *("ref_logprobs", "sampler_logprobs", "proxy_logprobs", "collision"),
+    *("turn", "turn_reward", "staleness"),
+    *("old_collision", "reference_entropy", "reference_kl", *OWN),
 )
 coarse = st.sampled_from([-2, -1, -0.5, 0, 0.125, 0.25, 0.5, 1, 2, 3])
 SMALLER = expressions(depth=2, constants=coarse | st.floats(1e-3, 10))
 DEEPER = larger_numbers(SMALLER), larger_rules(SMALLER)
-EXPRESSIONS = larger_rules(DEEPER) | larger_numbers(DEEPER)
+OF_ALL_KINDS = larger_rules(DEEPER) | larger_numbers(DEEPER)
+OWN_NUMBERS, OWN_RULES = by_own_columns(SMALLER)
+DEFINED = OWN_NUMBERS.map(lambda x: when(x < 1e9, x, -7))  # a number in no unit is undefined
+EXPRESSIONS = st.integers(0, 2).flatmap([OF_ALL_KINDS, DEFINED, OWN_RULES].__getitem__)
 
 
 def update(seed: int) -> TokenBatch:
-    """An awkward batch with two rewards and with advantages."""
-    batch = awkward_batch(seed, groups=3, longest=4)
+    """An awkward batch with two rewards, columns of one's own, and advantages."""
+    batch = owned(awkward_batch(seed, groups=3, longest=4), seed)
     random = torch.Generator().manual_seed(seed)
     second = torch.randint(0, 2, batch.rewards.shape, generator=random).double()
     batch = batch.replace(
@@ -77,7 +89,7 @@ def reference(expression: Expr, batch: TokenBatch) -> dict[int, Any] | None:
 
     None = a number is undefined, or the values depend on a number that is not finite.
     """
-    slow = Reference(batch, CONTROLLERS, draw)
+    slow = Reference(batch, CONTROLLERS, draw, OWN)
     try:
         found = slow.rule(expression) if expression.is_rule else slow.numbers(expression)
     except NotFinite:
@@ -198,8 +210,9 @@ def test_a_long_chain_of_rules_is_evaluated_once() -> None:
 def test_a_power_does_not_depend_on_the_row(exponent: str) -> None:
     batch, number = awkward_batch(2), parse(f"prob ** {exponent}")
     batch = Objective().with_advantages([batch])[0]
-    one = frame_of([batch]).number(number)
-    parts = [frame_of([part]).number(number) for part in batch.split(40)]
+    read = dict.fromkeys(("logprobs", "entropy"), "the test")
+    one = Frame([batch], read, SingleProcess()).number(number)
+    parts = [Frame([part], read, SingleProcess()).number(number) for part in batch.split(40)]
     assert torch.equal(torch.cat(parts), one)
 
 

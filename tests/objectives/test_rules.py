@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
-from strategies import expressions, tokens
+from strategies import OWN, expressions, tokens
 
 from rlobj import ConfigError, Objective, advantage, entropy, logprob, parse, prob, surprisal, when
 from rlobj.objectives.rules import Expr, declared
 from rlobj.objectives.rules.arguments import rounded_share
-from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut
+from rlobj.objectives.rules.nodes import Column, Constant, Controlled, Cut, Named
 from rlobj.objectives.rules.parsing import MAX_DEPTH
 
 NUMBERS, RULES = expressions()
@@ -23,7 +23,8 @@ STAPO = (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)
 @settings(max_examples=500)
 @given(NUMBERS | RULES)
 def test_parsing_the_text_of_an_expression_gives_the_expression(expression: Expr) -> None:
-    with declared({"stage": "token"}):
+    named = {str(node): node for node in expression.walk() if isinstance(node, Named)}
+    with declared(OWN, named):
         again = parse(str(expression))
     assert again == expression
     assert str(again) == str(expression)

@@ -273,6 +273,8 @@ def test_an_unknown_sampler_log_prob_has_gap_0_and_is_counted(reader, old):
     assert found.loss.item() == expected.loss.item()
     assert objective.plan([absent]).metrics["sampler/nan_tokens"] == 2
     assert "sampler/nan_tokens" not in objective.plan([known]).metrics
+    unread = Objective()  # alike with one table and with several
+    assert unread.plan([absent]).metrics == unread.plan(absent.split(2)).metrics
 
 
 @pytest.mark.parametrize("reader", READERS, ids=str)

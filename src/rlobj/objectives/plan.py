@@ -84,9 +84,10 @@ class Plan:
             "objective/kept_fraction": kept_tokens / tokens if tokens else 0.0,
             "objective/dropped_tokens": float(tokens - kept_tokens),
         }
-        sampler = frame.table.sampler_logprobs
-        unknown = frame.decided.new_zeros(()) if sampler is None else sampler.isnan()
-        if unknown_tokens := statistics.count(unknown & frame.decided, frame.comm):
+        logprobs = [(table.sampler_logprobs, table.decided) for table in tables]  # read or not
+        unknown = [x.isnan() & decided for x, decided in logprobs if x is not None]
+        unknown = torch.cat([frame.decided.new_zeros(0), *unknown])
+        if unknown_tokens := statistics.count(unknown, frame.comm):
             metrics["sampler/nan_tokens"] = float(unknown_tokens)
         for name in controllers:
             metrics[f"controller/{name}"] = float(frame.state[name]["value"])

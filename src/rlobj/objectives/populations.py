@@ -113,9 +113,7 @@ class Populations(Evaluator):
         values = self._at(of, level)
         if of.level == Level.TOKEN:
             self._refuse_spread(of)
-        population = self._members(node.within, level)
-        if node.by not in FINEST:
-            population = population & (self._unit(node, level) < self._units_of(node).count - 1)
+        population = self._members_of_units(node, level)
         if values.undefined is not None:
             self._check_finite(of, values.wrong, population, level)
             population = population & ~values.undefined
@@ -130,6 +128,13 @@ class Populations(Evaluator):
                 f"column '{names[0]}' has one value per response, and a population of '{of}' would "
                 f"count it for each token. Declare its level: columns: {{{names[0]}: response}}"
             )
+
+    def _members_of_units(self, node: Populated, level: Level) -> Tensor:
+        """The tokens [N], turns [T] or responses [B] in `within` that are in a unit."""
+        members = self._members(node.within, level)
+        if node.by in FINEST:
+            return members
+        return members & (self._unit(node, level) < self._units_of(node).count - 1)
 
     def _members(self, within: Rule | None, level: Level) -> Tensor:
         """The tokens [N], turns [T] or responses [B] in `within`, also those without a value."""
@@ -219,7 +224,7 @@ class Populations(Evaluator):
         self._note(node, selected, population)
         if values.undefined is None:
             return Values(selected)
-        return Values(selected, values.undefined & self._members(node.within, node.level))
+        return Values(selected, values.undefined & self._members_of_units(node, node.level))
 
     def _quantile(self, node: nodes.Quantile) -> Values:
         ranked = self._population(node, node.value, node.counted)

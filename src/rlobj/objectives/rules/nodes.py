@@ -340,7 +340,8 @@ class Column(Number):
         return {self.name: self.level}
 
     def batch_columns(self) -> list[str]:
-        return [*COLUMNS.get(self.name, ("", (self.name,)))[1]]
+        own = ("turn", self.name) if self.level == Level.TURN else (self.name,)
+        return [*COLUMNS.get(self.name, ("", own))[1]]
 
     def __call__(self, name: str) -> Number:
         """`reward("format")`: one of several rewards, by its name."""

@@ -83,6 +83,10 @@ class Ranking(Populated):
     def level(self) -> Level:
         return self.counted
 
+    def batch_columns(self) -> list[str]:
+        turns = ["turn"] if self.counted == Level.TURN else []
+        return [*turns, *super().batch_columns()]
+
 
 @dataclass(frozen=True)
 class OfPopulation(Populated):
