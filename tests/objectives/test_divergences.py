@@ -115,7 +115,11 @@ def test_a_teacher_gets_no_gradient():
         ("reverse_kl", {"k": 3}, "reverse_kl has no settings"),
         ("forward_kl_topk", {}, "needs k, the number of the teacher's tokens: k=20"),
         ("forward_kl_topk", {"k": 0}, "at least|greater than or equal to 1, got 0"),
-        ("jsd", {"beta": 1.5}, "got 1.5"),
+        ("jsd", {"beta": 1.5}, "beta: .*got 1.5"),
+        ("mixed_kl_topk", {"k": 3, "weight": 2}, "weight: .*got 2"),
+        ("forward_kl_topk", {"k": 2.5}, "k: .*got 2.5"),
+        ("reverse_kl_topk", {"k": 2, "outside": 3.0}, "outside: .*got 3"),
+        ("reverse_kl_topk", {"k": 2, "outside": math.nan}, "outside: .*finite"),
         ("mixed_kl_topk", {"k": 3, "renormalise": True, "outside": -1.0}, "not both"),
     ],
 )
@@ -136,6 +140,7 @@ def test_logits_of_other_positions_are_refused():
         ({"of": "reverse", "outside": -9.0}, "outside: belongs to top"),
         ({"of": "reverse", "renormalise": True}, "renormalise: belongs to top"),
         ({"of": "kl"}, "of: "),
+        ({"of": "forward", "beta": 0.2}, "beta: belongs to jsd and mixed, not to forward"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(settings, message):
@@ -144,10 +149,17 @@ def test_settings_that_do_not_fit_together_are_refused(settings, message):
         Objective(scores=("teacher",), penalties=(penalty,))
 
 
-def test_two_divergences_from_one_teacher_have_one_kind():
+def test_two_divergences_from_one_teacher_are_the_same_one():
     jsd = {"kind": "divergence", "against": "teacher", "of": "jsd"}
+    Objective(scores=("teacher",), penalties=(jsd, {**jsd, "where": "prob < 0.5"}))
     with pytest.raises(ConfigError, match="there is one divergence from 'teacher'"):
         Objective(scores=("teacher",), penalties=(jsd, {**jsd, "of": "reverse"}))
+
+
+def test_a_column_of_ones_own_does_not_have_the_name_of_a_divergence():
+    jsd = {"kind": "divergence", "against": "teacher", "of": "jsd"}
+    with pytest.raises(ConfigError, match=r"new names .* got 'teacher_divergence'"):
+        Objective(scores=("teacher",), penalties=(jsd,), columns={"teacher_divergence": "token"})
 
 
 def test_a_divergence_from_an_unknown_score_is_refused():

@@ -251,6 +251,12 @@ def test_a_log_prob_that_is_none_is_an_error_with_the_score_and_the_server(
     assert "http://teacher:1" in str(caught.value)
 
 
+def test_an_impossible_token_of_a_server_has_a_finite_log_prob_among_the_likely_ones(monkeypatch):
+    ranks = {"6": {"logprob": 0.0, "rank": 1}, "3": {"logprob": -9999.0, "rank": 2}}
+    [score] = answering(monkeypatch, [None, ranks]).score([([5], [6])], top=2)
+    assert score == (0.0, [6, 3], [0.0, -9999.0])
+
+
 def test_scoring_goes_on_when_the_server_is_back(monkeypatch):
     scorer = answering(monkeypatch, ServerGone("gone"), entries(-0.5, -0.25))
     assert scorer.logprobs([([5], [6, 7])]) == [[-0.5, -0.25]]

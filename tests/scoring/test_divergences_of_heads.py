@@ -31,9 +31,9 @@ SHAPES = {
 
 
 class Case:
-    """Hidden states and heads of a policy and a teacher; the teacher's vocabulary is larger."""
+    """Hidden states and heads of a policy with 300 tokens and of a teacher."""
 
-    def __init__(self, rows: int, shape: dict[str, Any], bias: bool) -> None:
+    def __init__(self, rows: int, shape: dict[str, Any], bias: bool, teacher: int = 333) -> None:
         generator = torch.Generator().manual_seed(rows)
 
         def normal(*size: int) -> Tensor:
@@ -43,7 +43,7 @@ class Case:
         self.bias = normal(300).requires_grad_() if bias else None
         self.shape = shape
         self.temperature = shape.get("temperature", 1.0)
-        self.states, self.head = normal(rows, 4), normal(333, 4)
+        self.states, self.head = normal(rows, 4), normal(teacher, 4)
         self.targets = torch.randint(0, 300, (rows,), generator=generator)
 
     @property
@@ -74,8 +74,11 @@ class Case:
 @pytest.mark.parametrize(("kind", "of", "settings"), KINDS)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
-def test_tiles_give_the_value_and_the_gradient_of_all_logits(kind, of, settings, shape, bias):
-    case = Case(7, shape, bias)
+@pytest.mark.parametrize("tokens", [333, 280], ids=["larger teacher", "smaller teacher"])
+def test_tiles_give_the_value_and_the_gradient_of_all_logits(
+    kind, of, settings, shape, bias, tokens
+):
+    case = Case(7, shape, bias, tokens)
     teacher = case.states @ case.head.T / case.temperature
     weights = torch.tensor([1.0, -2, 0, 3, 0.5, 0, 1], dtype=torch.float64)  # 0: a row is skipped
     tiles, logits = case.value(settings), divergence(kind, case.logits(), teacher, **of)

@@ -14,11 +14,15 @@ from safetensors.torch import load_file, save_file
 from tiny import save_tiny_policy, tiny_config
 from torch import Tensor
 
+import rlobj
 from rlobj import ConfigError
 from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.functional import divergence
 from rlobj.runs.tables import read_tables
 from rlobj.training import run_training
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.step import run_step
 from rlobj.training.preparing import prepared
 
 JSD = {"kind": "divergence", "against": "teacher", "of": "jsd", "beta": 0.3}
@@ -67,16 +71,20 @@ def logits_of(folder: Path, update: Any) -> Tensor:
     ("penalty", "kind", "settings"),
     [(JSD, "jsd", {"beta": 0.3}), (MIXED, "mixed_kl_topk", {"k": 5})],
 )
-def test_the_loss_of_a_run_is_that_of_all_logits(
+def test_the_loss_of_a_run_is_that_of_all_logits_at_its_temperature(
     policy, teacher, tmp_path, updates, penalty, kind, settings
 ):
-    training = {**STEPS["training"], "steps": 1, "updates_per_step": updates}
-    run_training(config_of(policy, teacher, penalty, training=training), tmp_path / "run")
-    update = next(iter(read_tables(tmp_path / "run", [1])))
-    values = divergence(kind, logits_of(policy, update), logits_of(teacher, update), **settings)
+    training = {"steps": 1, "updates_per_step": updates, "learning_rate": 1e-12}
+    sampling = {"temperature": 0.7}
+    config = config_of(policy, teacher, penalty, training=training, sampling=sampling)
+    run_training(config, tmp_path / "run")
+    losses = []
+    for update in read_tables(tmp_path / "run", [1]):
+        logits = logits_of(policy, update) / 0.7, logits_of(teacher, update) / 0.7
+        losses.append(float(divergence(kind, *logits, **settings).mean()))
     [line] = metrics(tmp_path / "run")
-    if updates == 1:
-        assert line["loss/divergence_teacher"] == pytest.approx(float(values.mean()), rel=1e-4)
+    assert len(losses) == updates
+    assert line["loss/divergence_teacher"] == pytest.approx(sum(losses) / updates, rel=1e-4)
     assert line["train/grad_norm"] > 0
 
 
@@ -97,7 +105,8 @@ def test_distillation_reduces_the_divergence_at_any_size_of_a_micro_batch(
 
 def test_rules_read_the_kl_over_the_vocabulary_at_each_update(policy, teacher, tmp_path):
     objective = {"reweight": "when(teacher_kl > 0.001, 1, 0.5)", "shape": "teacher_gap"}
-    config = config_of(policy, teacher, {**JSD, "of": "reverse"}, objective=objective)
+    reverse = {"kind": "divergence", "against": "teacher", "of": "reverse"}
+    config = config_of(policy, teacher, reverse, objective=objective)
     run_training(config, tmp_path / "run")
     first, second = list(read_tables(tmp_path / "run", [1]))
     logits = logits_of(policy, first), logits_of(teacher, first)
@@ -108,13 +117,46 @@ def test_rules_read_the_kl_over_the_vocabulary_at_each_update(policy, teacher, t
     assert (second.table.columns["teacher_kl"] - before).abs().max() > 1e-5  # the policy has moved
 
 
-def test_the_policy_under_another_prompt_is_a_teacher_of_its_own_weights(policy, tmp_path):
-    """Its weights are those of the start of the step, also after the first update."""
+def test_the_policy_under_another_prompt_is_a_teacher(policy, tmp_path):
     hinted = {"model": "policy", "prompt": "{{ prompt }}{{ answer }},"}
     run_training(prepared(config_of(policy, hinted, JSD)), tmp_path / "run")
     lines = metrics(tmp_path / "run")
     assert all(line["loss/divergence_teacher"] > 0 for line in lines)
     assert all(line["train/grad_norm"] > 0 for line in lines)
+
+
+def test_a_teacher_that_is_the_policy_keeps_the_weights_of_the_start_of_a_step(policy, tmp_path):
+    config = prepared(config_of(policy, {"model": "policy", "prompt": "{{ prompt }}1"}, JSD))
+    with open_trainer(config, tmp_path / "run", CallerInputs()) as trainer:
+        learner = trainer.learner
+        before = learner.model.get_output_embeddings().weight.detach().clone()
+        run_step(trainer)
+        states = learner.scores.teachers.at(torch.arange(1))["teacher_divergence"][1]
+        assert torch.equal(states.head.weight, before)
+        assert not torch.equal(learner.model.get_output_embeddings().weight, before)
+
+
+def test_a_policy_with_adapters_diverges_from_its_reference_as_it_learns(policy, tmp_path):
+    penalty = {"kind": "divergence", "against": "reference", "of": "reverse"}
+    config = tiny_config(
+        policy,
+        "dapo-loss",
+        objective={"penalties": [penalty], "reweight": "1 + reference_kl"},
+        **{**STEPS, "training": {"steps": 3, "updates_per_step": 1, "learning_rate": 0.05}},
+        model={"name": str(policy), "lora": {"rank": 2}},
+    )
+    run_training(config, tmp_path / "run")
+    losses = [line["loss/divergence_reference"] for line in metrics(tmp_path / "run")]
+    assert losses[0] == pytest.approx(0, abs=1e-6)
+    assert losses[-1] > 1e-5
+
+
+def test_a_run_that_distils_is_replayed(policy, teacher, tmp_path):
+    training = {**STEPS["training"], "updates_per_step": 1}  # without a scoring pass
+    run_training(config_of(policy, teacher, JSD, training=training), tmp_path / "run")
+    replayed = rlobj.replay(tmp_path / "run", ["grpo", "prob < 0.5"])
+    assert replayed.refused == {}
+    assert replayed.reproduced == replayed.population
 
 
 @pytest.mark.parametrize("penalty", [JSD, MIXED])

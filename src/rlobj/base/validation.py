@@ -127,8 +127,9 @@ def _problems(
             problems.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
         else:
             message = item["msg"].replace("a valid tuple", "a list in brackets")
-            if item["type"] == "finite_number" and path in model.model_fields:
-                message += f", such as {model.model_fields[path].default:g}"
+            example = model.model_fields[path].default if path in model.model_fields else None
+            if item["type"] == "finite_number" and isinstance(example, float):
+                message += f", such as {example:g}"
             problems.append((path, f"{message}, got {item['input']!r}"))
     return problems
 

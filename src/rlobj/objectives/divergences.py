@@ -13,13 +13,15 @@ teacher has no gradient. With `top`, sums are over the teacher's k most likely t
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from rlobj.base.validation import InvalidFields, Model
+
+_HALF = 0.5
 
 
 class DivergenceSettings(Model):
@@ -32,20 +34,23 @@ class DivergenceSettings(Model):
 
     of: Literal["reverse", "forward", "jsd", "mixed", "cross_entropy"] = "reverse"
     """the divergence"""
-    beta: float = Field(default=0.5, ge=0, le=1)
+    beta: float = Field(default=_HALF, ge=0, le=1)
     """β of jsd; share of forward in mixed"""
     top: int | None = Field(default=None, ge=1)
     """k: only the teacher's k most likely tokens; null = the whole vocabulary"""
     renormalise: bool | None = None
     """with top: p and q add up to 1 over these tokens (cross_entropy: only q); null = as in the
     releases: true for mixed and cross_entropy, if there is no `outside`"""
-    outside: float | None = None
+    outside: float | None = Field(default=None, le=0)
     """with top, for reverse and mixed: log q of all other tokens, nats; null = they are left out"""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         reads_rest = self.of in ("reverse", "mixed")
         checks = {
+            "beta": self.beta != _HALF
+            and self.of not in ("jsd", "mixed")
+            and f"belongs to jsd and mixed, not to {self.of}",
             "renormalise": self.renormalise is not None and self.top is None and "belongs to top",
             "outside": self.outside is not None
             and (
@@ -57,6 +62,11 @@ class DivergenceSettings(Model):
         if problems := [(name, str(text)) for name, text in checks.items() if text]:
             raise InvalidFields(problems)
         return self
+
+    @property
+    def measure(self) -> dict[str, Any]:
+        """The settings by name, without those of a penalty."""
+        return {name: getattr(self, name) for name in DivergenceSettings.model_fields}
 
     @property
     def renormalises(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError, nearest
+from rlobj.base.validation import InvalidFields
 from rlobj.objectives.divergences import DivergenceSettings
 
 Real = float | Tensor
@@ -80,16 +81,15 @@ def gradient_norm(logprobs: Tensor, collision: Tensor, weight: Tensor) -> Tensor
     return weight.abs() * (1 - 2 * logprobs.exp() + collision).clamp(min=0).sqrt()
 
 
+_TOP = {"k": "top", "renormalise": "renormalise"}
 _DIVERGENCES: dict[str, dict[str, str]] = {
     "reverse_kl": {},
     "forward_kl": {},
     "jsd": {"beta": "beta"},
-    "reverse_kl_topk": {"k": "top", "renormalise": "renormalise", "outside": "outside"},
-    "forward_kl_topk": {"k": "top", "renormalise": "renormalise"},
-    "cross_entropy_topk": {"k": "top", "renormalise": "renormalise"},
-    "mixed_kl_topk": {
-        **{"k": "top", "weight": "beta", "renormalise": "renormalise", "outside": "outside"}
-    },
+    "reverse_kl_topk": {**_TOP, "outside": "outside"},
+    "forward_kl_topk": _TOP,
+    "cross_entropy_topk": _TOP,
+    "mixed_kl_topk": {**_TOP, "weight": "beta", "outside": "outside"},
 }
 """Kind -> its settings, each with its name in `DivergenceSettings`."""
 
@@ -131,7 +131,13 @@ def divergence(kind: str, logits: Tensor, teacher_logits: Tensor, **settings: An
             f"{list(teacher_logits.shape)}; expected [N, V] with the same N"
         )
     of = kind.removesuffix("_topk").removesuffix("_kl")
-    measure = DivergenceSettings(of=of, **{names[name]: settings[name] for name in settings})  # type: ignore[arg-type]
+    ours: dict[str, Any] = {names[name]: value for name, value in settings.items()}
+    try:
+        measure = DivergenceSettings(of=of, **ours)  # type: ignore[arg-type]
+    except InvalidFields as error:
+        called = {ours: name for name, ours in names.items()}
+        problems = [(called.get(name, name), text) for name, text in error.problems]
+        raise InvalidFields(problems) from None
     size = min(logits.shape[-1], teacher_logits.shape[-1])
     logp, logq = _log_softmax(logits[..., :size]), _log_softmax(teacher_logits[..., :size].detach())
     if measure.top is None:

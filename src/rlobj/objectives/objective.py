@@ -138,8 +138,9 @@ class Objective(Model):
         for name in self.controllers:
             if not (name.isidentifier() and name[0].isupper()):
                 yield f"controller '{name}': the name must begin with a capital"
+        of_teachers = [name for name in self._columns["loss"] if name.endswith("_divergence")]
         for name in self.columns:
-            if name in (*rules.NAMES, *COLUMN_NAMES) or not (
+            if name in (*rules.NAMES, *COLUMN_NAMES, *of_teachers) or not (
                 name.isidentifier() and name[0].islower()
             ):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"

@@ -58,8 +58,9 @@ def against_mistakes(
     divergences = {place: term for place, term in terms.items() if isinstance(term, Divergence)}
     against |= {place: term.against for place, term in divergences.items()}
     for place, term in divergences.items():
-        if any(term.against == o.against and term != o for o in divergences.values()):
-            yield f"{place}: there is one divergence from '{term.against}'; give both one kind"
+        same = [other for other in divergences.values() if other.against == term.against]
+        if any(other.measure != term.measure for other in same):
+            yield f"{place}: there is one divergence from '{term.against}'; give both the same one"
     for place, name in against.items():
         readable = ("reference", *scores)
         if name not in (None, *readable):

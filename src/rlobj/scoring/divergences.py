@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.scoring import tiles
 from rlobj.scoring.rows import Curve
-from rlobj.scoring.token_scores import TokenScores
+from rlobj.scoring.token_scores import TokenScores, score_rows
 
 _TILES = 4
 """Tiles of the usual size that are in memory at once: logits of both, their summands and slopes."""
@@ -33,14 +33,16 @@ class TopTokens:
     Attributes:
         ids: [N, k].
         logprobs: as parts of the whole vocabulary, nats, [N, k].
+        vocabulary: tokens of the teacher; later entries of the policy's head are padding.
     """
 
     ids: Tensor
     logprobs: Tensor
+    vocabulary: int
 
     def rows(self, rows: Tensor) -> TopTokens:
         """Those of some positions."""
-        return TopTokens(self.ids[rows], self.logprobs[rows])
+        return replace(self, ids=self.ids[rows], logprobs=self.logprobs[rows])
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def top_tokens(hidden: Tensor, head: tiles.Head, count: int, vocabulary: int) ->
         both = torch.cat([largest, tile.values], 1)
         largest, places = both.topk(min(count, both.shape[1]))
         ids = torch.cat([ids, tile.indices + span.start], 1).gather(1, places)
-    return TopTokens(ids, largest - total[:, None])
+    return TopTokens(ids, largest - total[:, None], len(head.weight))
 
 
 def score_divergence(
@@ -111,8 +113,13 @@ def score_divergence(
         return scores.logprobs * 0
     if isinstance(teacher, States):
         return _Divergence.apply(hidden, *parameters, head, teacher, settings)  # type: ignore[no-any-return]
+    weight, bias = parameters
+    if (size := teacher.vocabulary) < len(weight):
+        weight, bias = weight[:size], None if bias is None else bias[:size]
+        targets, entropy = targets.clamp(max=size - 1), settings.outside is not None
+        scores = score_rows(head, hidden, weight, bias, targets, entropy=entropy)
     ids = torch.cat([targets[:, None], teacher.ids], 1)
-    logits: Any = _LogitsAt.apply(hidden, *parameters, ids, head)
+    logits: Any = _LogitsAt.apply(hidden, weight, bias, ids, head)
     logp = logits[:, 1:] - logits[:, :1] + scores.logprobs[:, None]
     return settings.over_top(logp, teacher.logprobs.to(logp), scores.entropy)
 

@@ -120,10 +120,24 @@ def score_tokens(
     if min_p is not None:
         # Slightly lower, so that a token exactly at the threshold is kept.
         keep = tiles.Keep(math.log(min_p) - 8 * torch.finfo(head.keywords["dtype"]).eps, relative)
-    columns = _Score.apply(
-        hidden, weight, bias, targets.long(), head, keep, entropy, collision, sensitivity
-    )
-    return TokenScores(*columns)
+    wanted = entropy, collision, sensitivity
+    return score_rows(head, hidden, weight, bias, targets.long(), keep, *wanted)
+
+
+def score_rows(
+    head: Callable[..., tiles.Head],
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    keep: tiles.Keep | None = None,
+    entropy: bool = False,
+    collision: bool = False,
+    sensitivity: bool = False,
+) -> TokenScores:
+    """`score_tokens` with what makes the head, and without checks."""
+    wanted = entropy, collision, sensitivity
+    return TokenScores(*_Score.apply(hidden, weight, bias, targets, head, keep, *wanted))
 
 
 def head_of(

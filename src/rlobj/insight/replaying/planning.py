@@ -94,11 +94,16 @@ def recorded(batch: MiniBatch, phase: int) -> UpdateTable:
 def token_gradient(objective: Objective, table: TokenBatch, plan: Plan) -> torch.Tensor:
     """−∂loss/∂l · sqrt(1 − 2π + Σ π²) of each token, [N]; NaN if it was not scored.
 
-    What reaches the policy through its entropy, as an entropy bonus does, is not in it.
+    What reaches the policy through its entropy, or through a divergence over the vocabulary, is not
+    in it.
     """
     logprobs = table.logprobs.detach().clone().requires_grad_()
+    others = objective.needs.loss & objective.divergences.keys()
+    moved = table.with_columns(
+        {"logprobs": logprobs, **dict.fromkeys(others, torch.zeros_like(table.logprobs))}
+    )
     with torch.enable_grad():
-        loss = objective.loss(table.replace(logprobs=logprobs), plan, 0, check=False).loss
+        loss = objective.loss(moved, plan, 0, check=False).loss
         [slope] = torch.autograd.grad(loss, [logprobs], materialize_grads=True)
     trained = table.spread(objective.responses_with_gradient(table, plan, 0)) & table.decided
     collision = torch.full_like(slope, torch.nan) if table.collision is None else table.collision

@@ -252,7 +252,7 @@ def _read(answer: Any, start: int, response: Sequence[int], top: int) -> list[Se
         values = {int(key): _value(of.get("logprob")) for key, of in (entry or {}).items()}
         ranks = {int(key): of.get("rank") or math.inf for key, of in (entry or {}).items()}
         likely = sorted(values, key=lambda key: ranks[key])[:top]
-        logprobs = [values[key] for key in likely]
+        logprobs = [max(values[key], _MINUS_INFINITY) for key in likely]
         scores.append(ServerScore(values.get(token, math.nan), likely, logprobs))
     return scores
 

@@ -76,6 +76,16 @@ class ForwardPasses:
         self._parallel, self._autocast = parallel, autocast
         self._collate, self._packed = scorer.collate, scorer.packed
 
+    def arithmetic(self) -> torch.autocast:
+        """The context of a forward pass, in which a GPU may round."""
+        # A pass reads each weight once: keeping its rounded copy would only take memory.
+        return torch.autocast(
+            self._parallel.device.type,
+            dtype=self._autocast,
+            enabled=self._autocast is not None,
+            cache_enabled=False,
+        )
+
     def cut(self, sequences: Sequences, shareable: bool | None = None) -> Cut:
         """Micro-batches, equally many and of the same kind on all ranks; some may be empty.
 
@@ -174,13 +184,7 @@ class ForwardPasses:
                 response_mask = response_mask.masked_scatter(response_mask, rows)
             if teachers is not None:
                 settings["teachers"] = teachers(part)
-            # A pass reads each weight once: keeping its rounded copy would only take memory.
-            with torch.autocast(
-                device.type,
-                dtype=self._autocast,
-                enabled=self._autocast is not None,
-                cache_enabled=False,
-            ):
+            with self.arithmetic():
                 scores = scorer(
                     input_ids,
                     attention_mask,

@@ -156,7 +156,7 @@ class Scores:
     ) -> None:
         self.all, self._parallel, self._forward = scores, parallel, forward
         self._policy, self._scorer = policy
-        self.teachers = Teachers(objective.divergences, parallel, self._policy, forward.temperature)
+        self.teachers = Teachers(objective.divergences, parallel, self._policy, forward)
         self._entropies = {name for name in scores if f"{name}_entropy" in objective.needs.ever}
 
     @property

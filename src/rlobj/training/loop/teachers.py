@@ -14,6 +14,7 @@ from rlobj.samplers.vllm.scoring import ServerScore
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring.divergences import Comparison, States, TopTokens
 from rlobj.scoring.token_scores import head_of
+from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import whole
 
@@ -25,7 +26,7 @@ class Teachers:
         divergences: columns of the table; the score and the divergence of each.
         parallel: the processes.
         policy: the policy's scorer.
-        temperature: of sampling.
+        forward: makes the forward passes.
     """
 
     def __init__(
@@ -33,10 +34,10 @@ class Teachers:
         divergences: Mapping[str, tuple[str, DivergenceSettings]],
         parallel: Parallel,
         policy: PolicyScorer,
-        temperature: float,
+        forward: ForwardPasses,
     ) -> None:
         self._divergences, self._parallel = divergences, parallel
-        self._policy, self._temperature = policy, temperature
+        self._policy, self._forward = policy, forward
         self._kept: dict[str, TopTokens | States] = {}
 
     def __bool__(self) -> bool:
@@ -73,15 +74,18 @@ class Teachers:
             model: the score's; None = the policy, whose weights at this moment are kept.
             ends: ids of the end token, the policy's and the score's; None = the same token.
         """
+        states = self._states(columns["hidden"], model, ends) if "hidden" in columns else None
         for column, (score, divergence) in self._divergences.items():
             if score != name:
                 continue
-            if divergence.top is None:
-                self._kept[column] = self._states(columns["hidden"], model, ends)
+            if divergence.top is None and states is not None:
+                self._kept[column] = states
                 continue
             ids = _with_ends(columns["top_ids"], ends)
-            kept = slice(divergence.top)
-            self._kept[column] = TopTokens(ids[:, kept], columns["top_logprobs"][:, kept])
+            kept, size = slice(divergence.top), self.vocabulary
+            size = size if model is None else model.model.get_output_embeddings().out_features
+            top = TopTokens(ids[:, kept], columns["top_logprobs"][:, kept], size)
+            self._kept[column] = top
 
     def keep_answers(
         self,
@@ -97,10 +101,15 @@ class Teachers:
         """
         if not self.top(name):
             return
-        ids = torch.tensor([score.ids for score in scores], device=like.device).long()
-        logprobs = torch.tensor([score.logprobs for score in scores]).to(like)
-        size = (len(scores), -1 if len(scores) else self.top(name))
-        ids, logprobs = ids.reshape(size), logprobs.reshape(size)
+        count = min(self.top(name), self.vocabulary)
+        if short := [len(score.ids) for score in scores if len(score.ids) < count]:
+            raise RunError(
+                f"scores.{name}: the server gave {short[0]} of the {count} most likely tokens of a "
+                "position. Use a smaller `top` of the divergence"
+            )
+        size = len(scores), count
+        ids = torch.tensor([score.ids for score in scores], device=like.device).long().view(size)
+        logprobs = torch.tensor([score.logprobs for score in scores]).to(like).view(size)
         if ids.numel() and int(ids.max()) >= self.vocabulary:
             raise RunError(
                 f"scores.{name}: token {int(ids.max())} is among the most likely ones of the "
@@ -127,16 +136,19 @@ class Teachers:
         scorer = model or self._policy
         layer = scorer.model.get_output_embeddings()
         parameters = [layer.weight, *([] if layer.bias is None else [layer.bias])]
-        if model is None:  # the next update moves the policy
+        if model is not None:
+            parameters = [whole(p.detach()) for p in parameters]
+        elif layer.weight.requires_grad:  # the next update moves the policy
             parameters = [self._parallel.full(p).clone() for p in parameters]
         else:
-            parameters = [whole(p.detach()) for p in parameters]
+            parameters = [self._parallel.full(p) for p in parameters]
         if None not in ends:
             order = _with_ends(torch.arange(len(parameters[0]), device=hidden.device), ends)
             parameters = [p[order] for p in parameters]
         weight, bias = (*parameters, None)[:2]
         assert weight is not None
-        head = head_of(hidden, weight, self._temperature, **vars(scorer.shape))
+        with self._forward.arithmetic():  # as the policy's head multiplies
+            head = head_of(hidden, weight, self._forward.temperature, **vars(scorer.shape))
         return States(hidden, head(weight, bias))
 
 
