@@ -1,15 +1,9 @@
-"""Sphinx settings. Pages are Markdown; their tables are generated from the code at each build."""
+"""Sphinx settings. Pages are Markdown, and `python docs/tables.py --write` writes their tables."""
 
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import tables
 
 import rlobj
 
@@ -79,6 +73,5 @@ def _inline(line: str) -> str:
 
 
 def setup(app: Any) -> None:
-    """Put the generated tables in place of their markers, and read docstrings as they are."""
-    app.connect("source-read", lambda _app, _page, source: source.append(tables.fill(source.pop())))
+    """Read docstrings as they are."""
     app.connect("autodoc-process-docstring", plain_docstring, priority=400)
