@@ -15,15 +15,19 @@ version = release = rlobj.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
+root_doc = "contents"
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = f"rlobj {version}"
+html_context = {"master_doc": "index"}  # the page behind the name in the sidebar
 html_static_path = ["_static"]
 html_css_files = ["rlobj.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

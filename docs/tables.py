@@ -11,6 +11,7 @@ A new table needs only its first marker in a page: `--write` adds the rest.
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import re
 import sys
@@ -24,6 +25,7 @@ import markdown_tables as md
 from recipes import ESTIMATES
 from studies import STUDIES
 
+import rlobj
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import Model
 from rlobj.base.yaml import dump_yaml, load_yaml
@@ -462,6 +464,25 @@ def records_table() -> str:
     return md.table(["column", "type", "unit", "meaning"], rows)
 
 
+def modules_table() -> str:
+    """List the modules of the reference, with the names that each defines."""
+    names = re.findall(r"^   (rlobj\.\S+)$", _text("contents.rst"), re.MULTILINE)
+    return md.table(("module", "what it holds", "names"), [_module_row(name) for name in names])
+
+
+def _module_row(name: str) -> list[str]:
+    module = importlib.import_module(name)
+    path = Path(inspect.getfile(module)).relative_to(Path(rlobj.__file__).parents[1])
+    defined = [
+        key
+        for key, value in vars(module).items()
+        if callable(value) and value.__module__ == name and not key.startswith("_")
+    ]
+    public = getattr(module, "__all__", defined)
+    about = md.cell((module.__doc__ or "").splitlines()[0])
+    return [f"[`{name}`](../src/{path})", about, ", ".join(map(md.code, public))]
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{
         f"ablations-{group}": partial(ablations, group)
@@ -479,6 +500,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "configuration": configuration,
     "primitives": primitives,
     "records": records_table,
+    "modules": modules_table,
     "verifier-policy": verifier_policy,
     **ESTIMATES,
     **STUDIES,

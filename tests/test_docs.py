@@ -289,6 +289,21 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it():
     assert broken == []
 
 
+def test_the_first_page_links_to_every_page():
+    docs = ROOT / "docs"
+    links = re.findall(r"\]\((\S+\.md)\)", (docs / "index.md").read_text(encoding="utf-8"))
+    assert {*links, "index.md"} == {page.name for page in docs.glob("*.md")}
+
+
+def test_pages_have_only_markdown_that_a_repository_host_renders():
+    """No directives and roles of MyST, and no HTML but comments and line breaks."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        directives = re.findall(r"^ *(?:```|:::+) *{.*", text, re.MULTILINE)
+        marked = re.findall(r"{[\w:-]+}|(?<!\\)<(?!br>|!-- )[\w/!][^>]*>", without_code(page))
+        assert [*directives, *marked] == [], page.name
+
+
 def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables):
     text = docs_tables.preset_sections()
     for name in preset_names():
