@@ -1,15 +1,9 @@
-"""Sphinx settings. Pages are Markdown; their tables are generated from the code at each build."""
+"""Sphinx settings. Pages are Markdown, and `python docs/tables.py --write` writes their tables."""
 
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import tables
 
 import rlobj
 
@@ -21,15 +15,19 @@ version = release = rlobj.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
+root_doc = "contents"
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
 html_theme = "furo"
 html_title = f"rlobj {version}"
+html_context = {"master_doc": "index"}  # the page behind the name in the sidebar
 html_static_path = ["_static"]
 html_css_files = ["rlobj.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -79,6 +77,5 @@ def _inline(line: str) -> str:
 
 
 def setup(app: Any) -> None:
-    """Put the generated tables in place of their markers, and read docstrings as they are."""
-    app.connect("source-read", lambda _app, _page, source: source.append(tables.fill(source.pop())))
+    """Read docstrings as they are."""
     app.connect("autodoc-process-docstring", plain_docstring, priority=400)

@@ -1,15 +1,15 @@
-"""Write the tables of docs/recipes.md: what runs of five models need, by `rlobj estimate`.
-
-python docs/recipes.py
-"""
+"""Tables of the documentation that show what runs of five models need, by `rlobj estimate`."""
 
 from __future__ import annotations
 
 import json
-import re
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import markdown_tables as md
 
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of, nested
@@ -18,8 +18,8 @@ from rlobj.sizing.sizes import GIB
 from rlobj.sizing.workload import USED
 from rlobj_cli.screen.estimating import chosen
 
-PAGE = Path(__file__).with_name("recipes.md")
-TABLE = re.compile(r"(<!-- recipes: (\S+) -->).*?(<!-- end -->)", re.DOTALL)
+__all__ = ["ESTIMATES"]
+
 PRESETS = ("stapo", "stare", "dapo")
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen/Qwen3-1.7B-Base": ("qwen3", {"hidden_size": 2048, "intermediate_size": 6144}),
@@ -117,22 +117,13 @@ def row(model: str, gpus: int, where: Path) -> list[str]:
     ]
 
 
-def table(model: str, folder: Path) -> str:
-    """The recipes of a model."""
-    where = write_config(model, folder)
-    rows = [HEAD, ["---"] * len(HEAD), *(row(model, gpus, where) for gpus in GPUS)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
-
-
-def page(text: str) -> str:
-    """The page with its tables as they are now."""
+def estimates_table(model: str) -> str:
+    """The recipes of a model: one row for each number of GPUs."""
     with tempfile.TemporaryDirectory() as folder:
-
-        def fill(match: re.Match[str]) -> str:
-            return f"{match[1]}\n\n{table(match[2], Path(folder))}\n\n{match[3]}"
-
-        return TABLE.sub(fill, text)
+        where = write_config(model, Path(folder))
+        return md.table(HEAD, [row(model, gpus, where) for gpus in GPUS])
 
 
-if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+ESTIMATES: dict[str, Callable[[], str]] = {
+    f"estimate-{model.rpartition('/')[2]}": partial(estimates_table, model) for model in MODELS
+}

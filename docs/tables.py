@@ -1,11 +1,17 @@
-"""Tables of the documentation, generated from presets/*.yaml and the code.
+"""The generated tables of the documentation: of presets/*.yaml, of the code, and of results.
 
-A page contains a line `<!-- table: NAME -->` below one that says what the table holds; `fill`
-replaces both with Markdown. `python docs/tables.py NAME` prints a table.
+A page has each table between `<!-- table: NAME -->` and `<!-- end of table: NAME -->`.
+
+    python docs/tables.py --write    # writes all tables into their pages
+    python docs/tables.py --check    # fails if a page has another table
+
+A new table needs only its first marker in a page: `--write` adds the rest.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import inspect
 import re
 import sys
@@ -16,8 +22,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import markdown_tables as md
+from recipes import ESTIMATES
 from studies import STUDIES
 
+import rlobj
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import Model
 from rlobj.base.yaml import dump_yaml, load_yaml
@@ -38,7 +46,10 @@ from rlobj.settings.layers import flattened
 from rlobj.settings.presets import Preset, difference, load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig
 
-__all__ = ["TABLES", "fill", "presets_summary", "presets_table"]
+__all__ = ["PAGES", "TABLES", "filled"]
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 FAMILIES: dict[str, type[Primitive]] = {
     "advantage": Advantage,
@@ -49,16 +60,23 @@ FAMILIES: dict[str, type[Primitive]] = {
     "mismatch": Mismatch,
     "rewards": Reward,
 }
-_MARKER = re.compile(r"^(?:\*Table: .*\*\n)?<!-- table: ([a-z-]+) -->$", re.MULTILINE)
+_TABLE = re.compile(
+    r"^<!-- table: (\S+) -->$(?:.*?^<!-- end of table: \1 -->$)?", re.MULTILINE | re.DOTALL
+)
 
 
-def fill(text: str) -> str:
-    """Replace the markers of a page.
+def filled(text: str) -> str:
+    """A page with its tables as they are now.
 
     Raises:
         KeyError: a marker names an unknown table.
     """
-    return _MARKER.sub(lambda match: TABLES[match[1]](), text)
+
+    def table(marked: re.Match[str]) -> str:
+        name = marked[1]
+        return f"<!-- table: {name} -->\n\n{TABLES[name]()}\n\n<!-- end of table: {name} -->"
+
+    return _TABLE.sub(table, text)
 
 
 def _setting(value: Any) -> str:
@@ -84,7 +102,7 @@ def presets_table() -> str:
 
 
 def presets_summary() -> str:
-    """List every preset, with a link to its paper, and its summary; the README has this table."""
+    """List every preset, with a link to its paper, and its summary."""
     presets = [load_preset(name) for name in preset_names()]
     numbers = [re.search(r"arXiv:(\d{4}\.\d{4,5})", preset.paper) for preset in presets]
     links = [f"(https://arxiv.org/abs/{number[1]})" if number else "" for number in numbers]
@@ -181,10 +199,15 @@ def _preset_section(preset: Preset) -> str:
     return "\n\n".join(parts)
 
 
+def _text(name: str) -> str:
+    """What a file beside this one says."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 @cache
 def _written(name: str) -> Any:
     """What a YAML file beside this one has."""
-    return load_yaml(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return load_yaml(_text(name))
 
 
 def departures(name: str) -> list[tuple[str, str]]:
@@ -368,8 +391,10 @@ def _rows(model: type[Model], name: str, prefix: str) -> list[tuple[str, str, st
 
 
 def _meaning(text: str) -> str:
-    """Escape a description, so that Markdown shows it as it is."""
-    return md.cell(text).replace("<", "\\<").replace("_", "\\_").replace("*", "\\*")
+    """Escape a description, so that Markdown shows it as it is; code needs no escapes."""
+    parts = md.cell(text).split("`")
+    parts[::2] = [re.sub(r"[<*]", r"\\\g<0>", prose) for prose in parts[::2]]
+    return "`".join(parts)
 
 
 def _default(value: Any) -> str:
@@ -439,12 +464,32 @@ def records_table() -> str:
     return md.table(["column", "type", "unit", "meaning"], rows)
 
 
+def modules_table() -> str:
+    """List the modules of the reference, with the names that each defines."""
+    names = re.findall(r"^   (rlobj\.\S+)$", _text("contents.rst"), re.MULTILINE)
+    return md.table(("module", "what it holds", "names"), [_module_row(name) for name in names])
+
+
+def _module_row(name: str) -> list[str]:
+    module = importlib.import_module(name)
+    path = Path(inspect.getfile(module)).relative_to(Path(rlobj.__file__).parents[1])
+    defined = [
+        key
+        for key, value in vars(module).items()
+        if callable(value) and value.__module__ == name and not key.startswith("_")
+    ]
+    public = getattr(module, "__all__", defined)
+    about = md.cell((module.__doc__ or "").splitlines()[0])
+    return [f"[`{name}`](../src/{path})", about, ", ".join(map(md.code, public))]
+
+
 TABLES: dict[str, Callable[[], str]] = {
     **{
         f"ablations-{group}": partial(ablations, group)
         for group in ("stapo", "stare", "stare-gates", "ar", "lopti")
     },
     "presets": presets_table,
+    "presets-summary": presets_summary,
     "protocols": protocols,
     "preset-sections": preset_sections,
     "recipes": recipes_table,
@@ -455,11 +500,31 @@ TABLES: dict[str, Callable[[], str]] = {
     "configuration": configuration,
     "primitives": primitives,
     "records": records_table,
+    "modules": modules_table,
     "verifier-policy": verifier_policy,
+    **ESTIMATES,
     **STUDIES,
 }
 
 
+def main() -> str | None:
+    """Write the tables, or compare them; the text says which pages differ."""
+    parser = argparse.ArgumentParser(description="The generated tables of the documentation.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", action="store_true", help="write all tables into their pages")
+    what.add_argument("--check", action="store_true", help="fail if a page has another table")
+    write = parser.parse_args().write
+    differ = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (current := filled(text)) != text:
+            differ.append(str(page.relative_to(ROOT)))
+            if write:
+                page.write_text(current, encoding="utf-8")
+    if write or not differ:
+        return None
+    return f"Tables differ in {', '.join(differ)}: run python docs/tables.py --write"
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        print(TABLES[name]() if name in TABLES else f"no table {name}; known: {', '.join(TABLES)}")
+    sys.exit(main())

@@ -175,7 +175,8 @@ def test_training_commands_on_pages_are_valid_runs():
 def test_settings_named_in_the_text_exist(docs_tables):
     """Check keys such as `training.selection` in code spans."""
     sections = ("data", "model", "rewards", "sampling", "training", "evaluation", "checkpoint")
-    known = set(re.findall(r"^\| `([\w.]+)` \|", docs_tables.configuration(), re.MULTILINE))
+    listed = f"{docs_tables.configuration()}\n{docs_tables.primitives()}"
+    known = set(re.findall(r"^\| `([\w.]+)` \|", listed, re.MULTILINE))
     known |= {"kind", "columns", *Custom.model_fields}
     known |= {"max_prompt_length", "train_batch_size", "max_response_length"}  # verl's `data`
     for page in PAGES:
@@ -213,9 +214,8 @@ def test_problem_file_on_pages_is_read(written):
     assert [problem.answer for problem in load_problems(config.data, "train")] == ["42"]
 
 
-def test_readme_lists_every_preset(docs_tables):
+def test_the_list_of_presets_links_to_the_paper_of_each(docs_tables):
     table = docs_tables.presets_summary()
-    assert table in (ROOT / "README.md").read_text(encoding="utf-8"), f"paste:\n{table}"
     assert table.count("(https://arxiv.org/abs/") == len(preset_names())
     assert len(preset_names()) == len(table.splitlines()) - 2
 
@@ -229,23 +229,79 @@ def test_readme_code_builds_the_stapo_preset(written):
     assert len(code) <= 6
 
 
-def test_every_table_marker_is_replaced(docs_tables):
-    used = set()
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        used |= set(re.findall(r"<!-- table: (\S+) -->", text))
-        assert "<!-- table" not in docs_tables.fill(text)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.stem == "recipes" else [], id=page.stem)
+        for page in PAGES
+        if "<!-- table: " in page.read_text(encoding="utf-8")
+    ],
+)
+def test_the_tables_of_a_page_are_those_of_the_code(page, docs_tables):
+    text = page.read_text(encoding="utf-8")
+    same = docs_tables.filled(text) == text
+    assert same, f"a table of {page.name} has changed: run `python docs/tables.py --write`"
+    ends = re.findall(r"^<!-- end of table: (\S+) -->$", text, re.MULTILINE)
+    assert ends == re.findall(r"^<!-- table: (\S+) -->$", text, re.MULTILINE)
+
+
+def test_every_table_is_in_a_page(docs_tables):
+    texts = [page.read_text(encoding="utf-8") for page in docs_tables.PAGES]
+    used = {name for text in texts for name in re.findall(r"^<!-- table: (\S+) -->$", text, re.M)}
     assert used == set(docs_tables.TABLES)
 
 
-def test_a_line_above_each_table_says_what_it_holds_and_which_command_prints_it():
+def without_blocks(page: Path) -> str:
+    """The text of a page without its fenced blocks."""
+    fenced = r"^( *)```.*?^\1```$"
+    return re.sub(fenced, "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def without_code(page: Path) -> str:
+    """The text of a page without its code."""
+    return re.sub(r"(`+)[^\n]*?\1", "", without_blocks(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    names: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", without_blocks(page), re.MULTILINE):
+        shown = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", heading)
+        names.append(re.sub(r"[^\w\- ]", "", shown.strip().lower()).replace(" ", "-"))
+    repeated = [names[:place].count(name) for place, name in enumerate(names)]
+    return {f"{name}-{n}" if n else name for name, n in zip(names, repeated, strict=True)}
+
+
+LINKING = [
+    *(*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"),
+    *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
+]
+
+
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it():
+    broken = []
+    for page in LINKING:
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)", without_code(page)):
+            file, _, heading = link.partition("#")
+            place = page.parent / file if file else page
+            if not place.exists() or (heading and heading not in anchors(place)):
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert broken == []
+
+
+def test_the_first_page_links_to_every_page():
+    docs = ROOT / "docs"
+    links = re.findall(r"\]\((\S+\.md)\)", (docs / "index.md").read_text(encoding="utf-8"))
+    assert {*links, "index.md"} == {page.name for page in docs.glob("*.md")}
+
+
+def test_pages_have_only_markdown_that_a_repository_host_renders():
+    """No directives and roles of MyST, and no HTML but comments and line breaks."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for name in re.findall(r"^<!-- table: (\S+) -->$", text, re.MULTILINE):
-            about = text.partition(f"\n<!-- table: {name} -->")[0].rpartition("\n")[2]
-            command = re.fullmatch(r"\*Table: .*\(`(.+?)`.*\)\.\*", about)
-            assert command is not None, f"{page.name}: {name}"
-            assert command[1].startswith("rlobj ") or command[1] == f"python docs/tables.py {name}"
+        directives = re.findall(r"^ *(?:```|:::+) *{.*", text, re.MULTILINE)
+        marked = re.findall(r"{[\w:-]+}|(?<!\\)<(?!br>|!-- )[\w/!][^>]*>", without_code(page))
+        assert [*directives, *marked] == [], page.name
 
 
 def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables):
@@ -290,6 +346,13 @@ def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables):
     for section, values in keys.items():
         for key in values if isinstance(values, dict) and section != "rewards" else ():
             assert f"| `{key}` |" in text, f"{section}.{key} is not in the tables"
+
+
+def test_code_in_the_configuration_tables_has_no_escapes(docs_tables):
+    text = f"{docs_tables.configuration()}\n{docs_tables.primitives()}"
+    code = re.findall(r"`[^`\n]+`", text)
+    assert len(code) > 100
+    assert [span for span in code if re.search(r"\\[*_<]", span)] == []
 
 
 def messages() -> list[str]:

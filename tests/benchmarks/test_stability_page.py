@@ -64,10 +64,3 @@ def test_the_commands_of_the_study_on_the_page_are_understood() -> None:
     assert len(options) == 4
     for words in [*lines, *(f"--runs DIR {each}" for each in options)]:
         _parser().parse_args(shlex.split(words.replace("K", "3")))
-
-
-def test_the_readme_has_the_table_of_what_decides() -> None:
-    report = (ROOT / "benchmarks" / "results" / "stability.md").read_text(encoding="utf-8")
-    table = report.partition("## decides\n\n")[2].partition("\n\n## ")[0]
-    assert table.count("\n") > 8
-    assert table in (ROOT / "README.md").read_text(encoding="utf-8"), f"paste:\n{table}"
