@@ -24,7 +24,7 @@ from rlobj.runs.metrics import read_metrics
 GOAL = 0.5
 """The held-out accuracy whose cost in tokens is compared."""
 COLUMNS = ("step", "before", "text", "after", "prob", "entropy")
-KINDS = ("before the answer", "digit of the answer", "digit after the answer", "text after it")
+KINDS = ("before the answer", "digit of the answer", "digit after the answer", "text after the answer")
 COLOURS = dict(
     zip(
         ARMS,
