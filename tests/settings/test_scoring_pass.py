@@ -35,7 +35,6 @@ class Certainty(Penalty):
         ({"penalties": [Certainty()]}, 1, set(), {"old_entropy"}),
         ({"penalties": ["proxy_kl"]}, 1, {"proxy_logprobs"}, {"proxy_logprobs"}),
     ],
-    ids=str,
 )
 def test_a_pass_is_made_for_what_is_read_before_an_update(
     settings: dict[str, Any], updates: int, of_policy: set[str], of_sampler: set[str]
