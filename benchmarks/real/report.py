@@ -3,7 +3,7 @@
     python -m benchmarks.real.report --runs DIR --out benchmarks/results
 
 It writes real.json, with the curves of each run and every dropped token, and real.png. A run that
-did not end is left out, and the report says so.
+did not end is left out, and the report says so. docs/real-model.md shows both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from rlobj.runs.metrics import read_metrics
 GOAL = 0.5
 """The held-out accuracy whose cost in tokens is compared."""
 COLUMNS = ("step", "before", "text", "after", "prob", "entropy")
-KINDS = ("before the answer", "digit of the answer", "digit after the answer", "text after the answer")
+KINDS = (
+    "before the answer",
+    "digit of the answer",
+    "digit after the answer",
+    "text after the answer",
+)
 COLOURS = dict(
     zip(
         ARMS,
