@@ -81,7 +81,7 @@ def unobserved() -> Iterator[None]:
     loop = "rlobj.training.loop"
     with (
         mock.patch(f"{loop}.learner._ALL", {"entropy": True}),
-        mock.patch(f"{loop}.learner._CURRENT", ("logprobs", "entropy")),
+        mock.patch(f"{loop}.learner.CURRENT", ("logprobs", "entropy")),
         mock.patch("rlobj.runs.loss_metrics.POLICY", ("logprobs",)),
         mock.patch(f"{loop}.learner._observed", return_value=None),
         mock.patch(f"{loop}.learner.token_metrics", return_value={}),

@@ -21,12 +21,12 @@ from rlobj.training.loop.step import run_step
 RULES_READ_THE_POLICY = {
     *("20-entropy", "archer", "aspo", "ce-gppo", "clip-cov", "dppo-kl", "entropy-shaped", "fipo"),
     *("kl-cov", "lp-reg", "m2po", "opsm", "real", "stapo", "stapo-v4", "stare", "stare-c2"),
-    *("topr", "tpo", "bapo", "cppo", "delight", "kpop", "steer"),
+    *("topr", "tpo", "bapo", "cppo", "delight", "kpop", "steer", "vimpo"),
 }
 READ_THE_OLD_POLICY = {"ar", "codapo", "icepop", "mis", "otb", "reinforce-pp", "tis"}
 KL_TO_A_REFERENCE = {
     *("ar", "archer", "aspo", "delight", "gigpo", "reinforce-pp", "reinforce-pp-baseline"),
-    "up-grpo",
+    *("up-grpo", "vimpo"),
 }
 TWO_PHASES = {"ar-lopti", "lopti"}
 

@@ -135,7 +135,8 @@ def _scorings(config: RunConfig) -> float:
     updates = training.updates * len(objective.phases)
     scored = scored_columns(objective, training)
     passes = 1.0 if scored else 0.0
-    if training.selection == "current" and scored & {*CURRENT, "proxy_logprobs"}:
+    current = {*CURRENT, "proxy_logprobs", *objective.divergences}
+    if training.selection == "current" and scored & current:
         passes += (updates - 1) / training.updates_per_step
     return passes + len(objective.read_scores)
 
