@@ -17,6 +17,7 @@ from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.training import TrainingConfig
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
@@ -129,3 +130,14 @@ def local_reward() -> Any:
 
 def steps(path: Path) -> list[int]:
     return [line["step"] for line in RunFolder(path).lines() if "reward/mean" in line]
+
+
+def optimizer_of(model: torch.nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
+    """The optimizer of a run, for a loop of a test's own."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=training.learning_rate,
+        betas=training.betas,
+        eps=training.adam_epsilon,
+        weight_decay=training.weight_decay,
+    )

@@ -135,7 +135,7 @@ def train(
             rich_help_panel="The run",
             help="Continue a run from its newest checkpoint, on any number of processes. Accepts "
             "--set training.steps=N, settings that do not change results, and the learning rate, "
-            "max_grad_norm, old_logprobs, evaluation.* and --sampler, which the run records.",
+            "max_grad_norm, old_logprobs, evaluation.* and --sampler; the run records changes.",
         ),
     ] = None,
     trust: options.Trust = False,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, metrics, ranks, same, weights, write_config
+from runs import distance, metrics, optimizer_of, ranks, same, weights, write_config
 from tiny import tiny_config
 from torch import Tensor
 
@@ -132,13 +132,7 @@ def by_hand(done: Step, config: RunConfig) -> tuple[Any, list[float], dict[str, 
         sampler_logprobs=reported,
     )
     [whole] = objective.with_advantages([whole])
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=training.learning_rate,
-        betas=training.betas,
-        eps=training.adam_epsilon,
-        weight_decay=training.weight_decay,
-    )
+    optimizer = optimizer_of(model, training)
     losses, gap, entropy = [], {}, math.nan
     for rows in halves(done.rollout):
         few = [sequences[i] for i in rows]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, metrics, same, weights
+from runs import distance, metrics, optimizer_of, same, weights
 from tiny import tiny_config
 
 import rlobj
@@ -57,13 +57,7 @@ def by_hand(model: Any, rollout: Rollout, config: RunConfig) -> None:
     if "ref_logprobs" in objective.needs.ever:  # the policy is not trained yet
         whole = whole.replace(ref_logprobs=old.logprobs)
     [whole] = objective.with_advantages([whole])
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=training.learning_rate,
-        betas=training.betas,
-        eps=training.adam_epsilon,
-        weight_decay=training.weight_decay,
-    )
+    optimizer = optimizer_of(model, training)
     order = list(dict.fromkeys(groups))
     halves = [set(order[:4]), set(order[4:])]
     for _ in range(training.passes):

@@ -73,8 +73,14 @@ class DivergenceSettings(Model):
         """Whether probabilities of the top tokens are divided by their sum."""
         if self.renormalise is not None:
             return self.renormalise
-        releases = self.of in ("mixed", "cross_entropy")
-        return self.top is not None and self.outside is None and releases
+        in_releases = self.of in ("mixed", "cross_entropy")
+        return self.top is not None and self.outside is None and in_releases
+
+    @property
+    def _share_of_forward(self) -> float:
+        """The share of forward in a sum of forward and reverse; jsd is one of them at its ends."""
+        shares = {"forward": 1.0, "mixed": self.beta, "jsd": 1 - self.beta}
+        return shares.get(self.of, 0.0)
 
     def terms(self, logp: Tensor, logq: Tensor) -> tuple[Tensor, Tensor]:
         """The summands of the divergence, and its derivatives by log p, at each token.
@@ -86,18 +92,16 @@ class DivergenceSettings(Model):
             logp: log p, any shape.
             logq: log q, the same shape.
         """
-        beta = {"forward": 1.0, "reverse": 0.0}.get(self.of, self.beta)
         p, q = logp.exp(), logq.exp()
         if self.of == "cross_entropy":
             return -q * logp, -q
-        if self.of == "jsd" and 0 < beta < 1:
+        if self.of == "jsd" and 0 < self.beta < 1:
+            beta = self.beta
             logm = torch.logaddexp(logp + math.log(1 - beta), logq + math.log(beta))
             slope = (1 - beta) * p * (logp - logm)
             return beta * q * (logq - logm) + slope, slope
-        if self.of == "jsd":
-            beta = 1 - beta
-        forward, reverse = q * (logq - logp), p * (logp - logq)
-        return beta * forward + (1 - beta) * reverse, (1 - beta) * reverse - beta * q
+        share, forward, reverse = self._share_of_forward, q * (logq - logp), p * (logp - logq)
+        return share * forward + (1 - share) * reverse, (1 - share) * reverse - share * q
 
     def over_vocabulary(self, logp: Tensor, logq: Tensor) -> Tensor:
         """The divergence from log-probs of the whole vocabulary, [N, V] -> [N]."""
@@ -120,4 +124,4 @@ class DivergenceSettings(Model):
         assert entropy is not None
         p = logp.exp()
         rest = -entropy - (p * logp).sum(-1) - self.outside * (1 - p.sum(-1))
-        return value + (1 - self.beta if self.of == "mixed" else 1) * rest
+        return value + (1 - self._share_of_forward) * rest

@@ -131,12 +131,12 @@ def divergence(kind: str, logits: Tensor, teacher_logits: Tensor, **settings: An
             f"{list(teacher_logits.shape)}; expected [N, V] with the same N"
         )
     of = kind.removesuffix("_topk").removesuffix("_kl")
-    ours: dict[str, Any] = {names[name]: value for name, value in settings.items()}
+    fields: dict[str, Any] = {names[name]: value for name, value in settings.items()}
     try:
-        measure = DivergenceSettings(of=of, **ours)  # type: ignore[arg-type]
+        measure = DivergenceSettings(of=of, **fields)  # type: ignore[arg-type]
     except InvalidFields as error:
-        called = {ours: name for name, ours in names.items()}
-        problems = [(called.get(name, name), text) for name, text in error.problems]
+        name_of = {field: name for name, field in names.items()}
+        problems = [(name_of.get(field, field), text) for field, text in error.problems]
         raise InvalidFields(problems) from None
     size = min(logits.shape[-1], teacher_logits.shape[-1])
     logp, logq = _log_softmax(logits[..., :size]), _log_softmax(teacher_logits[..., :size].detach())

@@ -60,7 +60,10 @@ def against_mistakes(
     for place, term in divergences.items():
         same = [other for other in divergences.values() if other.against == term.against]
         if any(other.measure != term.measure for other in same):
-            yield f"{place}: there is one divergence from '{term.against}'; give both the same one"
+            yield (
+                f"{place}: there is one divergence from '{term.against}'; give all its penalties "
+                "the same settings of the divergence"
+            )
     for place, name in against.items():
         readable = ("reference", *scores)
         if name not in (None, *readable):

@@ -23,7 +23,7 @@ from rlobj.scoring.token_scores import TokenScores, score_rows
 _TILES = 4
 """Tiles of the usual size that are in memory at once: logits of both, their summands and slopes."""
 _GATHERED_BYTES = 64 << 20
-"""Of the head's rows that are gathered at once."""
+"""Memory for the head's rows that are gathered at once."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TopTokens:
     vocabulary: int
 
     def rows(self, rows: Tensor) -> TopTokens:
-        """Those of some positions."""
+        """The tokens at some of the positions."""
         return replace(self, ids=self.ids[rows], logprobs=self.logprobs[rows])
 
 
@@ -58,7 +58,7 @@ class States:
     head: tiles.Head
 
     def rows(self, rows: Tensor) -> States:
-        """Those of some positions."""
+        """The states at some of the positions."""
         return replace(self, hidden=self.hidden[rows])
 
 

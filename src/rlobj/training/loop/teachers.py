@@ -54,7 +54,7 @@ class Teachers:
         return max(tops, default=0)
 
     def settings(self, name: str) -> dict[str, Any]:
-        """The settings of `PolicyScorer.forward` with which a score gives what they read."""
+        """The settings of `PolicyScorer.forward` with which a score gives what divergences read."""
         tops = [d.top for score, d in self._divergences.values() if score == name]
         settings: dict[str, Any] = {"hidden_states": True} if None in tops else {}
         return settings | ({"top": (self.top(name), self.vocabulary)} if any(tops) else {})
