@@ -1,4 +1,4 @@
-"""The runs and the pictures of docs/why-did-my-run-collapse.md: a sick run, its cure, two others.
+"""The runs and the pictures of docs/diagnosis.md: a sick run, its cure, two others.
 
     python -m benchmarks.collapse --runs DIR [--out benchmarks/results] [--pictures docs/_static]
 

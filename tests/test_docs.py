@@ -368,8 +368,8 @@ def messages() -> list[str]:
 
 
 def test_every_message_in_troubleshooting_is_in_the_code():
-    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^### `(.+)`$", text, re.MULTILINE)
+    text = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^#### `(.+)`$", text, re.MULTILINE)
     assert len(shown) > 10
     known = messages()
     assert [message for message in shown if not any(message in text for text in known)] == []

@@ -3,7 +3,7 @@
     python -m benchmarks.real.report --runs DIR --out benchmarks/results
 
 It writes real.json, with the curves of each run and every dropped token, and real.png. A run that
-did not end is left out, and the report says so. docs/real-model.md shows both.
+did not end is left out, and the report says so. docs/studies.md shows both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where runs learn, who prevents a collapse, and what decides: a study of small runs.
 
-`python -m benchmarks.stability --runs DIR` does all of it; docs/stability.md reports it.
+`python -m benchmarks.stability --runs DIR` does all of it; docs/studies.md reports it.
 
     conditions   the objectives
     plan         the runs, in parts, and the comparisons

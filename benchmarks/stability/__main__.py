@@ -3,7 +3,7 @@
     python -m benchmarks.stability --runs DIR [--out benchmarks/results]
 
 A run that ended in DIR is not repeated, so a study that was stopped goes on with the same command.
---dry-run says what would be trained, and for how long. docs/stability.md describes the study.
+--dry-run says what would be trained, and for how long. docs/studies.md describes the study.
 """
 
 from __future__ import annotations

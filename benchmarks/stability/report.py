@@ -1,6 +1,6 @@
 """The report of a study, finished or not: stability.json, stability.md and pictures.
 
-docs/stability.md and the README show the parts of stability.md by their headings.
+docs/studies.md and the README show the parts of stability.md by their headings.
 """
 
 from __future__ import annotations

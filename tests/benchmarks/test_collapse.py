@@ -1,4 +1,4 @@
-"""The study behind docs/why-did-my-run-collapse.md."""
+"""The study behind docs/diagnosis.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.harness import ROOT
 from rlobj.settings.building import compose
 from rlobj.settings.layers import parse_setting
 
-PAGE = (ROOT / "docs" / "why-did-my-run-collapse.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["sick", "cured"])

@@ -1,4 +1,4 @@
-"""The commands of docs/stability.md: those of the study, and those of the full-size recipe."""
+"""The commands of docs/studies.md: those of the study, and those of the full-size recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlobj.settings.layers import file_layer, parse_setting
 from rlobj.settings.run_config import settings_of
 from rlobj_cli.app import app
 
-PAGE = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8").replace("\\\n", " ")
+PAGE = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8").replace("\\\n", " ")
 TRAININGS = [shlex.split(line) for line in re.findall(r"^rlobj (train .*full-size.*)$", PAGE, re.M)]
 
 

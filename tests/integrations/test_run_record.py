@@ -174,7 +174,7 @@ def test_a_resumed_run_repeats_no_row(tmp_path: Path, inside: bool) -> None:
 
 
 def test_the_loop_on_the_page_records_a_run(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text(encoding="utf-8")
     [code] = [
         block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "RunRecord" in block
     ]

@@ -1,4 +1,4 @@
-"""Every variant on the page of ablations: its text, and its meaning in columns of tokens."""
+"""Every variant on the page of studies: its text, and its meaning in columns of tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlobj.settings.layers import parse_setting
 from rlobj.settings.presets import merge, preset_names
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "ablations.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "studies.md").read_text(encoding="utf-8").partition("\n## Variants of ")[2]
 PRESETS = {"stapo": "stapo", "stare": "stare", "stare-gates": "stare", "ar": "ar", "lopti": "lopti"}
 PROXY = re.compile(r"^\| `([\w-]+)` \| `(\w+): (.*?)` \|", re.MULTILINE)
 FILE = re.compile(r"^```yaml\n# ([\w-]+)\.yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -121,7 +121,8 @@ def test_verl_loads_the_plugin_by_itself_and_nothing_with_it() -> None:
     assert changed.split() == ["True", "True"]
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+TRAINERS = Path(__file__).parents[2] / "docs" / "trainers.md"
+PAGE = TRAINERS.read_text(encoding="utf-8").partition("\n## verl\n")[2].partition("\n## ")[0]
 
 
 def recipes() -> list[list[str]]:
