@@ -185,18 +185,22 @@ def _preset_section(preset: Preset) -> str:
     parts = [
         f"## {preset.name}",
         f"{preset.summary[0].upper()}{preset.summary[1:]}. {_cited(preset.paper)}.",
-        md.block("yaml", preset.text),
+        md.block("yaml", without_sources(preset.text)),
         "Formula:",
         md.block("text", str(preset.objective.explain(updates or None))),
-        "Recipe:",
-        recipe_table(preset),
+        _recipe(preset),
     ]
     if rows := departures(preset.name):
         parts += ["Departures from the source:", md.table(("in the source", "here"), rows)]
     other = preset.bases[0] if preset.bases else "grpo"
     if other != preset.name:
-        parts += [f"Changes to [{other}](#{other}):", _changes(load_preset(other), preset)]
+        parts.append(f"Changes to [{other}](#{other}):{_changes(load_preset(other), preset)}")
     return "\n\n".join(parts)
+
+
+def without_sources(text: str) -> str:
+    """The file of a preset without `sources`, which its recipe has."""
+    return re.sub(r"^sources:.*\n(?: .*\n)*", "", text, flags=re.MULTILINE)
 
 
 def _text(name: str) -> str:
@@ -216,17 +220,41 @@ def departures(name: str) -> list[tuple[str, str]]:
     return [(md.cell(row["source"]), md.cell(row["here"])) for row in rows]
 
 
-def recipe_table(preset: Preset) -> str:
+def recipe_rows(preset: Preset) -> list[tuple[str, str, str]]:
+    """Each setting of a recipe, its value and its source."""
     sources = sources_of(preset)
-    rows = [
-        (f"`{path}`", md.code(_setting(value)), _cited(md.cell(sources[path])))
+    return [
+        (f"`{path}`", md.code(_setting(value)), md.cell(sources[path]))
         for path, value in recipe(preset.config).items()
     ]
-    return md.table(("setting", "value", "source"), rows)
+
+
+def _recipe(preset: Preset) -> str:
+    """The recipe of a preset, without the settings that are those of its base."""
+    base = preset.bases[0] if preset.bases else None
+    known = recipe_rows(load_preset(base)) if base else []
+    rows = [row for row in recipe_rows(preset) if row not in known]
+    others = f"as [{base}](#{base})" if known else ""
+    if not rows:
+        return f"Recipe: {others or 'none'}."
+    title = f"Recipe, otherwise {others}:" if others else "Recipe:"
+    scripts = list(dict.fromkeys(row[2].partition(": ")[0] for row in rows if "/" in row[2]))
+    names = {script: f"({place})" for place, script in enumerate(scripts, 1)}
+    cells = [(*row[:2], _shortened(row[2], names)) for row in rows]
+    parts = [title, md.table(("setting", "value", "source"), cells)]
+    if names:
+        parts.append("<br>\n".join(f"{name} `{script}`" for script, name in names.items()))
+    return "\n\n".join(parts)
+
+
+def _shortened(source: str, names: Mapping[str, str]) -> str:
+    """`(1) line 42` for a place in the first script."""
+    script, _, place = source.partition(": ")
+    return f"{names[script]} {place}".rstrip() if script in names else source
 
 
 def _changes(below: Preset, preset: Preset) -> str:
-    """List all changes to a base, or only the changes of the objective to another preset."""
+    """The changes to a base, or to the objective of another preset, without those of the recipe."""
 
     def shown(value: Any) -> str:
         return "–" if value is None else md.code(_setting(value))
@@ -234,9 +262,11 @@ def _changes(below: Preset, preset: Preset) -> str:
     rows = [
         (f"`{path}`", shown(old), shown(new))
         for path, old, new in difference(below.config, preset.config)
-        if preset.bases or path.startswith("objective.")
+        if path.startswith("objective.") or (preset.bases and path.split(".")[0] not in RECIPE)
     ]
-    return md.table(("setting", below.name, preset.name), rows)
+    if not rows:
+        return " the recipe only."
+    return f"\n\n{md.table(('setting', below.name, preset.name), rows)}"
 
 
 # Evaluation.
