@@ -30,6 +30,7 @@ TOKENS = {
 """The tokens that objectives and rules touch: column -> head, and what it means."""
 GRADIENT = {
     "effect": ("effect", ""),
+    "clipped": ("clipped", "tokens with a weight, but outside the surrogate's bounds: no gradient"),
     "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
     "gradient_up": ("raised", "share of it on tokens that become more likely"),
     "gradient_top": ("top 1%", "share of it on the 1% of the tokens that have most of it"),
@@ -159,7 +160,7 @@ def show_rows(
     from rlobj.insight.numbers import percent
 
     def cell(row: Mapping[str, Any], key: str) -> str:
-        if key == "touched":
+        if key in ("touched", "clipped"):
             return f"{row[key]:,.0f}"
         if key == "effect":
             return row[key]

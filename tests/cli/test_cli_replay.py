@@ -28,7 +28,7 @@ def test_objectives_rules_and_pairs_have_tables_of_80_columns(run: Path) -> None
     assert "gives all recorded weights again, to the bit" in output(run)
     text = output(run, "--preset", "grpo, stapo", "--rule", "prob < 0.1")
     assert max(map(len, text.splitlines()[1:])) <= 80
-    for part in ("grpo", "stapo", "prob < 0.1", "tokens", "size", "overlap", "dropped"):
+    for part in ("grpo", "stapo", "prob < 0.1", "tokens", "size", "overlap", "dropped", "clipped"):
         assert part in text
     assert not {"precision", "spurious"} & set(text.split())  # this task judges no tokens
     for meaning in ("dropped no token", "recorded objective = 1", "touched by either"):

@@ -152,6 +152,28 @@ def test_advantages_are_those_of_the_whole_rollout(preset: str) -> None:
     assert not (gradient[~positive] > 0).any()
 
 
+def test_clipped_tokens_are_those_whose_ratio_is_out_of_its_bounds() -> None:
+    narrow = {"kind": "clip", "low": 0.1, "high": 0.2}
+    objective = GRPO.replace(surrogate=narrow)
+    table = softmax_batch()[0]
+    table = table.replace(logprobs=table.logprobs.detach())
+    found = rlobj.replay([update_of(GRPO, table)], {"narrow": objective}, tokens=True)
+    [graded] = objective.with_advantages([table])
+    ratios = (table.logprobs - table.old_logprobs).exp().tolist()
+    pairs = list(zip(ratios, graded.advantages.tolist(), strict=True))
+    by_hand = [(a > 0 and r > 1.2) or (a < 0 and r < 0.9) for r, a in pairs]
+    assert found.tokens["narrow: clipped"].to_pylist() == by_hand
+    counts = {name: row["clipped"] for name, row in rows(found.objectives).items()}
+    wide = [(a > 0 and r > 1.2) or (a < 0 and r < 0.8) for r, a in pairs]  # of GRPO
+    assert counts == {"recorded": sum(wide), "narrow": sum(by_hand)}
+    assert 0 < sum(wide) < sum(by_hand)
+    gradient = torch.tensor(found.tokens["narrow: gradient"].to_numpy())
+    assert torch.equal(gradient == 0, torch.tensor(by_hand))
+    plan = objective.plan([graded])
+    fraction = objective.loss(graded, plan).metrics["objective/clip_fraction"]
+    assert sum(by_hand) == round(float(fraction) * plan.kept)
+
+
 def test_phases_of_another_objective_are_added_up() -> None:
     objective = load_preset("dapo-loss").objective.split("prob < 0.1")
     table = batch()

@@ -11,8 +11,10 @@ import torch
 
 from rlobj.base.errors import BatchError, Message, Setting
 from rlobj.objectives import functional
+from rlobj.objectives.loss import terms_of
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
+from rlobj.objectives.settings import bind
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.runs.columns import Effect
 from rlobj.runs.tables import UpdateTable
@@ -52,6 +54,7 @@ class Planned:
             logits; it is positive if the update makes the token more likely.
         free: the norm for the objective without its `drop` and `keep`, [N].
         effect: the place in EFFECTS of what was done, int8 [N]; −1 = the token was not touched.
+        clipped: a weight, and no gradient because of the surrogate's bounds, bool [N].
         equal: the planned weight is the recorded one, to the bit, bool [N].
     """
 
@@ -59,6 +62,7 @@ class Planned:
     gradient: torch.Tensor
     free: torch.Tensor
     effect: torch.Tensor
+    clipped: torch.Tensor
     equal: torch.Tensor
 
 
@@ -70,7 +74,8 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
     """
     rows = batch[0].table.decided
     zeros = torch.zeros_like(batch[0].table.logprobs)
-    planned = Planned(zeros, zeros, zeros, torch.full_like(rows, -1, dtype=torch.int8), rows)
+    untouched, none = torch.full_like(rows, -1, dtype=torch.int8), torch.zeros_like(rows)
+    planned = Planned(zeros, zeros, zeros, untouched, none, rows)
     for i, (objective, table, state) in enumerate(phases):
         plan = objective.plan([table], state, clauses=True)
         assert plan.clauses is not None
@@ -80,6 +85,9 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
             whole = token_gradient(every, table, every.plan([table], state))
         planned.weights = planned.weights + plan.weights[0]
         planned.gradient, planned.free = planned.gradient + gradient, planned.free + whole.abs()
+        terms = terms_of(table, plan)
+        above, below = bind(objective.surrogate, terms.values).clipped_sides(terms)
+        planned.clipped = planned.clipped | ((above | below) & (plan.weights[0] != 0))
         planned.equal = planned.equal & (plan.weights[0] == recorded(batch, i).weights)
         for code, name in enumerate(EFFECTS):
             planned.effect = planned.effect.masked_fill(plan.clauses.touched(name), code)

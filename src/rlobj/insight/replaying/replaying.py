@@ -264,6 +264,7 @@ def _rows(
         effect = pyarrow.array(codes, mask=codes < 0)
         columns[f"{name}: weight"] = numpy(planned[name].weights)
         columns[f"{name}: gradient"] = numpy(planned[name].gradient)
+        columns[f"{name}: clipped"] = numpy(planned[name].clipped)
         columns[f"{name}: effect"] = pyarrow.DictionaryArray.from_arrays(effect, effects)
     return pyarrow.table(columns)
 

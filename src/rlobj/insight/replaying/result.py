@@ -35,9 +35,10 @@ class Replay:
             (of a rule: those that it selects) with their `share`; `precision`, the share of the
             judged ones that is spurious; `recall`, their share of the spurious tokens; `carried`,
             their share of the gradient if no token is dropped; the number of tokens by effect; and
-            of objectives the sum of the tokens' `gradient` norms over that of the recorded one, and
-            the parts of it that make tokens more likely, that 1% of the tokens have, and that
-            spurious tokens have.
+            of objectives the tokens that are `clipped`: with a weight, and without a gradient
+            because a ratio is out of the surrogate's bounds; the sum of the tokens' `gradient`
+            norms over that of the recorded one, and the parts of it that make tokens more likely,
+            that 1% of the tokens have, and that spurious tokens have.
         pairs: of each two: `overlap`, the tokens that both touch over those that either touches;
             the correlation of the `weights`; and the cosine of the `gradients` by the logits. The
             last two are means over updates.

@@ -70,6 +70,7 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
         columns = {
             "kept": planned.weights != 0,
             **{effect: planned.effect == code for code, effect in enumerate(EFFECTS)},
+            "clipped": planned.clipped,
             "equal": planned.equal,
             "gradient": norms,
             "gradient_up": planned.gradient.clamp(min=0),
@@ -113,7 +114,8 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
             row |= {"touched": tally["touched"]}
             row |= {name: _share(tally, *sums) for name, (_, *sums) in SHARES.items()}
             if not swept:
-                row |= {column: tally.get(column, math.nan) for column in ("kept", *EFFECTS)}
+                counts = ("kept", "clipped", *EFFECTS)
+                row |= {column: tally.get(column, math.nan) for column in counts}
                 base = self[RECORDED, None].get("gradient") or math.nan
                 row["gradient"] = tally.get("gradient", math.nan) / base
                 row |= {part: _share(tally, part, "gradient") for part in _PARTS}
