@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.data import Problem
-from rlobj.evaluation import EvaluationResult, summarise_folder
+from rlobj.evaluation import EvaluationResult
 from rlobj.evaluation.callbacks import EvaluationCallback
+from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import grade_stored
 from rlobj.rewards import Reward
 from rlobj.runs.evaluation_samples import Samples
@@ -47,4 +48,4 @@ def stored(
         with built.open() as grader:
             total, keys = len(responses), list(responses)
             grade_stored(grader, problems, "r", samples, total, EvaluationCallback(), keys)
-    return summarise_folder(folder)
+    return publish(Samples.open(folder), EvaluationCallback())

@@ -68,7 +68,8 @@ def regrade(
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
-    Responses do not change; grades.jsonl, results and page are replaced.
+    Responses do not change; grades.jsonl, results and page are written again,
+    also before the evaluation is finished.
     With another reward, this compares the two graders.
 
     [bold]Examples[/bold]
@@ -85,7 +86,7 @@ def regrade(
 
 @evaluation.command()
 def show(directory: options.Evaluation) -> None:
-    """Show the results of an evaluation, finished or not, and write its results and page again.
+    """Show the results of an evaluation, finished or not. Nothing is written.
 
     [bold]Example[/bold]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from screens import console, text_of
+from screens import console, printed, text_of
 from stored_evaluations import stored
 
 from rlobj.evaluation import regrade, summarise_folder
@@ -19,6 +19,23 @@ def test_the_screen_and_the_markdown_show_the_same_numbers(tmp_path: Path) -> No
     [row] = [line for line in text_of(screen).splitlines() if "avg@n" in line]
     assert row.split() == ["avg@n", "75.0"]
     assert "| avg@n | 75.0 |" in (tmp_path / "a" / "results.md").read_text()
+
+
+def test_show_only_shows_also_before_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    stored(folder, {"4": ["4", "5"]})
+    for name in ("results.json", "results.md", "report.html"):  # as if it were interrupted
+        (folder / name).unlink()
+    grades = (folder / "grades.jsonl").read_text().splitlines(keepends=True)
+    (folder / "grades.jsonl").write_text(grades[0])
+    before = {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())}
+    text = printed("eval", "show", folder)
+    assert "Not finished: r: 1 of 2 responses" in text
+    assert "avg@n" in text
+    assert "wrote" not in text
+    assert {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())} == before
+    printed("eval", "regrade", folder)
+    assert (folder / "report.html").exists()
 
 
 def test_what_another_reward_changes_stands_above_the_results(tmp_path: Path) -> None:

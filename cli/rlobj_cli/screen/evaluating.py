@@ -32,7 +32,7 @@ class EvaluationScreen(EvaluationProgress):
         super().started(name)
 
     def finished(self, result: EvaluationResult) -> None:
-        """Print what another grading changed, what is missing, the table, and the files."""
+        """Print what another grading changed, what is missing, and the table."""
         self._shown.close()
         if result.regrading is not None:
             show_markdown(self.console, result.regrading.to_markdown())
@@ -41,6 +41,3 @@ class EvaluationScreen(EvaluationProgress):
         if result.unfinished:
             self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         show_markdown(self.console, result.to_markdown())
-        where = result.path and nearby(result.path)
-        written = f"wrote results.json, results.md and report.html to {where}"
-        self.console.print(Text(written), soft_wrap=True)

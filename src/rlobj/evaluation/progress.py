@@ -13,7 +13,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.base.launched import first_process
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.reporting.terminal import Stages, bystander, facts_grid, reading, working
+from rlobj.reporting.terminal import Stages, bystander, facts_grid, reading, say, working
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
@@ -57,7 +57,7 @@ class EvaluationProgress(Stages, EvaluationCallback):
 
     def noted(self, text: str, *, warning: bool = False) -> None:
         """Print the text."""
-        self.console.print(Text(f"  {text}", style="yellow" if warning else "dim"))
+        say(self.console, Text(f"  {text}", style="yellow" if warning else "dim"))
 
     def sampled(self, benchmark: str, responses: int) -> None:
         """Count the responses; they count as done when they are graded."""

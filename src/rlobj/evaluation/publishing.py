@@ -33,17 +33,20 @@ COMPARE_ALL_SECONDS = 60.0
 def summarise_folder(
     path: Path | str, *, callback: EvaluationCallback | None = None
 ) -> EvaluationResult:
-    """Summarise the evaluation in a folder, finished or not, and write its results again.
+    """Summarise the evaluation in a folder, finished or not. Nothing is written.
 
     Raises:
         ConfigError: the folder holds no evaluation, or nothing is graded yet.
-        RunError: the disk refused.
     """
-    return publish(Samples.open(path), callback or EvaluationCallback())
+    return publish(Samples.open(path), callback or EvaluationCallback(), write=False)
 
 
 def publish(
-    samples: Samples, callback: EvaluationCallback, regrading: Regrading | None = None
+    samples: Samples,
+    callback: EvaluationCallback,
+    regrading: Regrading | None = None,
+    *,
+    write: bool = True,
 ) -> EvaluationResult:
     """Summarise what is graded; in a folder, write results.json, results.md and report.html.
 
@@ -56,21 +59,25 @@ def publish(
     settings = samples.settings()
     benchmarks = _benchmark_results(samples, settings["benchmarks"])
     result = EvaluationResult(benchmarks, settings, samples.path, regrading)
-    if samples.path is not None and not samples.rank:
+    where = None if samples.path is None or samples.rank else nearby(samples.path)
+    if write and where:
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
         samples.write("results.json", text + "\n")
         samples.write("results.md", result.to_markdown())
-        write_page(samples.path / "report.html", list(benchmarks.values()), result.about)
+        write_page(where / "report.html", list(benchmarks.values()), result.about)
+    if where:
         current = verifier_version()
         versions = {name for result in benchmarks.values() for name in result.graded.verifiers}
         if others := versions - {current}:
             callback.noted(
                 f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
                 f"the present one ({current}). To grade the stored responses again: rlobj eval "
-                f"regrade {nearby(samples.path)}",
+                f"regrade {where}",
                 warning=True,
             )
     callback.finished(result)
+    if write and where:
+        callback.noted(f"wrote results.json, results.md and report.html to {where}")
     return result
 
 
