@@ -105,7 +105,7 @@ def handled_sigint() -> Iterator[None]:
 @pytest.mark.usefixtures("handled_sigint")
 @pytest.mark.parametrize(
     ("data", "command"),
-    [("max-digits", "rlobj train --resume run"), (ROWS, "rlobj.resume('run', data=...)")],
+    [("max-digits", "rlobj resume run"), (ROWS, "rlobj.resume('run', data=...)")],
     ids=["names", "objects"],
 )
 def test_after_ctrl_c_a_run_says_how_to_go_on(
@@ -240,7 +240,8 @@ def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy
     wrong = {"training.stepz": 3, "sampling.group_size": 0}
     with pytest.raises(ConfigError) as caught:
         rlobj.train(config, settings=wrong)
-    assert "training.stepz (from settings): unknown key. Did you mean 'steps'?" in str(caught.value)
+    text = str(caught.value)
+    assert "training.stepz (from settings): unknown key. Did you mean 'training.steps'?" in text
     assert "sampling.group_size (from settings)" in str(caught.value)
 
 

@@ -10,8 +10,9 @@ from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.base.validation import InvalidFields, half_surrogates
 from rlobj.objectives.objective import Objective
 from rlobj.settings.layers import Layer, layers_of, merged
+from rlobj.settings.meaning import meaning_of
 from rlobj.settings.presets import FILE_KEYS, flattened
-from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.run_config import RunConfig
 
 
 def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
@@ -46,22 +47,22 @@ def build_config(layers: Sequence[Layer]) -> RunConfig:
         for path, text in error.problems:
             origin = _origin(path, layers)
             if text.startswith("unknown key."):
-                text = _unknown(path, text, origin)
+                text = _unknown(path, text, origin, layers)
             lines.append(Message(path, f" (from {origin})" if origin else "", ": ", text))
         raise ConfigError(Message.joined("\n", lines)) from None
 
 
-def _unknown(path: str, text: str, origin: str) -> str:
-    """Advice for an unknown key: settings of other sections with its name, or its first word.
+def _unknown(path: str, text: str, origin: str, layers: Sequence[Layer]) -> str:
+    """Advice for an unknown key: what it, or the settings below it, can mean; else near names.
 
     At the top of a file, the keys that are no settings are known, too.
     """
+    names = [name for name in flattened(merged(layers)) if f"{name}.".startswith(f"{path}.")]
+    if meanings := " ".join(dict.fromkeys(map(meaning_of, names or [path]))):
+        return f"unknown key. {meanings}"
     if "." not in path and Path(origin.removeprefix("preset ")).is_file():
-        text = f"unknown key.{nearest(path, [*RunConfig.keys(), *FILE_KEYS])}"
-    name = path.rpartition(".")[2]
-    ends = (f".{name}", f".{name.partition('_')[0]}")
-    others = [other for other in flattened(settings_of(RunConfig())) if other.endswith(ends)]
-    return f"{text} Elsewhere: {', '.join(others)}." if others else text
+        return f"unknown key.{nearest(path, [*RunConfig.keys(), *FILE_KEYS])}"
+    return text
 
 
 def _origin(path: str, layers: Sequence[Layer]) -> str:
