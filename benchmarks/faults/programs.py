@@ -34,7 +34,7 @@ class Trainer:
     """`rlobj train` in a process of its own, with the run's folder and its output.
 
     Args:
-        words: after `rlobj train`.
+        words: after `rlobj`.
         run: the run's folder.
         variables: added to the environment.
     """
@@ -42,7 +42,7 @@ class Trainer:
     def __init__(self, words: Sequence[Any], run: Path, variables: Mapping[str, str]) -> None:
         session = len(list(run.parent.glob(f"{run.name}-*.log")))
         self.run, self.log = run, run.with_name(f"{run.name}-{session}.log")
-        self.process = runs.program(["train", *words], self.log, COLUMNS="400", **variables)
+        self.process = runs.program(words, self.log, COLUMNS="400", **variables)
 
     def done(self) -> int:
         """The last step of metrics.jsonl; -1 before the first line."""
@@ -196,11 +196,11 @@ class Place:
             settings["checkpoint"] = {"every": 50}
         config = tiny.eight_steps(self.policy, **merge(settings, sections))
         file, run = runs.write_config(config, self.path("run.yaml")), self.path(name)
-        return self._trainer(run, "--config", file, "--out", run, *words)
+        return self._trainer(run, "train", "--config", file, "--out", run, *words)
 
     def resume(self, run: Path, *words: str) -> Trainer:
         """Resume a run."""
-        return self._trainer(run, "--resume", run, *words)
+        return self._trainer(run, "resume", run, *words)
 
     def _trainer(self, run: Path, *words: Any) -> Trainer:
         return Trainer(words, run, self.server.variables if self.server else {})

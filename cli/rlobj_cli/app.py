@@ -22,6 +22,7 @@ from rlobj_cli.inspect import inspect
 from rlobj_cli.presets import explain, presets
 from rlobj_cli.replay import replay
 from rlobj_cli.report import report
+from rlobj_cli.resume import resume
 from rlobj_cli.screen.errors import GuardedGroup
 from rlobj_cli.serve import serve
 from rlobj_cli.train import train
@@ -37,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (train, estimate, inspect, replay, diagnose, report, serve, explain, doctor):
+for command in (train, resume, estimate, inspect, replay, diagnose, report, serve, explain, doctor):
     app.command()(command)
 app.add_typer(evaluation)
 app.add_typer(presets)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.reporting.terminal import Screen
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
-
-if TYPE_CHECKING:
-    from rlobj.settings.layers import Layer
 
 
 def train(
@@ -68,15 +62,7 @@ def train(
             "Default: the test part of --data.",
         ),
     ] = None,
-    eval_every: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            rich_help_panel="Problems",
-            help="Steps between evaluations on the held-out problems. 0: none.",
-        ),
-    ] = None,
+    eval_every: options.EvalEvery = None,
     sampler: options.Sampler = None,
     async_depth: Annotated[
         int | None,
@@ -90,23 +76,8 @@ def train(
     ] = None,
     seed: options.Seed = None,
     processes: options.Processes = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel="Several processes",
-            help="How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2.",
-        ),
-    ] = None,
-    stop_on: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FINDING",
-            rich_help_panel="The run",
-            help="Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
-            "Repeatable; see rlobj diagnose.",
-        ),
-    ] = None,
+    strategy: options.Strategy = None,
+    stop_on: options.StopOn = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -126,16 +97,6 @@ def train(
             help="A new run with the settings of another one, from the policy of its newest "
             "checkpoint, of a step, or of @best. If that run has no checkpoint yet, the new one "
             "starts from its model. Everything may be changed; --preset replaces the objective.",
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            rich_help_panel="The run",
-            help="Continue a run from its newest checkpoint, on any number of processes. Accepts "
-            "--set training.steps=N, settings that do not change results, and the learning rate, "
-            "max_grad_norm, old_logprobs, evaluation.* and --sampler; the run records changes.",
         ),
     ] = None,
     trust: options.Trust = False,
@@ -166,30 +127,14 @@ def train(
       rlobj train --preset grpo --reward my_rewards.py:score
       rlobj train --preset grpo --model Qwen/Qwen3-4B --data math.jsonl --tools python
       rlobj train --preset stapo --processes 2 --strategy zero2
-      rlobj train --resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
     import rlobj
     from rlobj.conversations.settings import named_tools
     from rlobj.settings.layers import parse_setting, reward_settings
-    from rlobj_cli.screen.training import DryRunScreen, explained, run_screen
+    from rlobj_cli.screen.training import DryRunScreen, explained, process_console, run_screen
 
-    code = setting_layers(
-        {
-            "--reward": ("rewards", None if reward is None else reward_settings(reward)),
-            "--environment": ("environment.target", environment),
-            "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
-        }
-    )
-    changeable = setting_layers(
-        {
-            "--eval-every": ("evaluation.every", eval_every),
-            "--sampler": ("sampling.engine", sampler),
-            "--strategy": ("training.strategy", strategy),
-            "--stop-on": ("training.stop_on", stop_on or None),
-        }
-    )
-    fixed = setting_layers(
+    named = setting_layers(
         {
             "--model": ("model.name", model),
             "--data": ("data.source", data),
@@ -198,71 +143,29 @@ def train(
             "--eval-on": ("data.test", eval_on),
             "--async-depth": ("sampling.async_depth", async_depth),
             "--seed": ("seed", seed),
+            "--reward": ("rewards", None if reward is None else reward_settings(reward)),
+            "--environment": ("environment.target", environment),
+            "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
+            "--eval-every": ("evaluation.every", eval_every),
+            "--sampler": ("sampling.engine", sampler),
+            "--strategy": ("training.strategy", strategy),
+            "--stop-on": ("training.stop_on", stop_on or None),
         }
     )
-    single = [("--set", parse_setting(text)) for text in settings or []]
-    screen = DryRunScreen(_screen()) if dry_run else run_screen(_screen())
+    _check_problems(data, task)
+    screen = (DryRunScreen if dry_run else run_screen)(process_console())
     with explained(screen):
-        if resume is None:
-            _check_problems(data, task)
-            rlobj.train(
-                preset,
-                from_run=from_run,
-                out=out,
-                config=config,
-                settings=[*fixed, *code, *changeable, *single],
-                processes=processes,
-                trust=trust,
-                dry_run=dry_run,
-                progress=screen,
-            )
-            return
-        new = {"--preset": preset, "--config": config, "--out": out, "--from": from_run}
-        _check_resumed(resume, {**new, **dict(fixed)}, single, dry_run)
-        rlobj.resume(
-            resume,
-            settings=[*changeable, *single],
-            reward=reward,
-            environment=environment,
-            tools=tools,
+        rlobj.train(
+            preset,
+            from_run=from_run,
+            out=out,
+            config=config,
+            settings=[*named, *(("--set", parse_setting(text)) for text in settings or [])],
             processes=processes,
             trust=trust,
+            dry_run=dry_run,
             progress=screen,
         )
-
-
-def _screen() -> Screen:
-    """The screen of the run, on which only the first process prints.
-
-    A run tells the processes that it starts whether, and where, they show it.
-    """
-    from rlobj.base.launched import PROGRESS, first_process
-
-    place = os.environ.get(PROGRESS, "stdout")
-    return Screen(stderr=place == "stderr", quiet=place == "none" or not first_process())
-
-
-def _check_resumed(
-    run: Path, options: Mapping[str, Any], settings: Sequence[Layer], dry_run: bool
-) -> None:
-    """Check what is given beside --resume.
-
-    Raises:
-        ConfigError: a dry run, or options that no resumed run accepts; with the settings that may
-            not change.
-    """
-    from rlobj.runs.configuration import read_settings
-    from rlobj.settings.layers import origins
-    from rlobj.settings.resuming import refuse_changes
-
-    if dry_run:
-        raise ConfigError(
-            f"--resume {run} continues the run as it is, so it has no dry run. "
-            f"Leave out --dry-run, or begin a new run from its policy with --from {run}"
-        )
-    if refused := [option for option, value in options.items() if value is not None]:
-        read_settings(run)  # an error if there is no run
-        refuse_changes(run, [*refused, *(f"--set {name}" for name in origins(settings))])
 
 
 def _check_problems(data: str | None, task: str | None) -> None:

@@ -20,6 +20,12 @@ def test_help_has_an_example_and_fits_in_80_columns(command: tuple[str, ...]) ->
     lines = printed(*command, "--help").splitlines()
     assert any(line.strip().startswith(f"rlobj {' '.join(command)}") for line in lines)
     assert max(map(len, lines)) <= 80
+    assert "<bool>" not in "\n".join(lines)  # a flag has no value
+
+
+def test_flags_of_the_program_have_no_value_in_its_help() -> None:
+    assert "--install-completion" in printed("--help")
+    assert "<bool>" not in printed("--help")
 
 
 def failing(error: BaseException) -> typer.Typer:

@@ -110,12 +110,27 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
 def test_a_resumed_run_refuses_the_options_of_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.resolved.yaml").write_text(dump_config(compose("stapo")))
-    settings = ("--set", "training.betas=[0,0]", "--set", "trainig.steps=3")
-    words = ("--preset", "stapo", "--seed", "0", *settings, "--sampler", "vllm")
-    text = output("--resume", str(tmp_path), *words, code=2).strip()
-    assert text.endswith("--preset, --seed, --set training.betas, --set trainig.steps")
-    text = output("--resume", "nowhere", "--dry-run", code=2)
-    assert "begin a new run from its policy with --from nowhere" in text
+    words = ("--set", "training.betas=[0,0]", "--set", "trainig.steps=3", "--sampler", "vllm")
+    text = printed("resume", tmp_path, *words, code=2).strip()
+    assert text.endswith("Leave out: --set training.betas, --set trainig.steps")
+    for option in ("--preset", "--seed", "--dry-run"):
+        text = printed("resume", tmp_path, option, "0", code=2, columns=200)
+        assert "A new one changes them: rlobj train --from RUN" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (["train", "stapo"], "rlobj train --preset stapo"),
+        (["train", "math.jsonl"], "rlobj train --preset NAME"),
+        (["train", "--resume", "runs/a"], "rlobj resume RUN"),
+        (["train", "--num-generations", "8"], "Did you mean '--set sampling.group_size=VALUE'?"),
+        (["resume", "run", "--lr", "1"], "Did you mean '--set training.learning_rate=VALUE'?"),
+        (["evaluate", "compare", "a"], "Missing argument 'DIR_B'"),
+    ],
+)
+def test_words_of_other_programs_are_answered_with_what_to_type(words, typed) -> None:
+    assert typed in printed(*words, code=2, columns=200)
 
 
 # Real runs.
@@ -174,13 +189,13 @@ def test_train_writes_a_run_and_a_log_of_plain_text(finished):
 def test_resume_extends_a_run_and_saves_the_number_of_steps(finished, tmp_path, monkeypatch):
     folder = shutil.copytree(finished[0], tmp_path / "copy")
     monkeypatch.chdir(folder)
-    assert "All steps are done" in output("--resume", "run")
-    done = program(["train", "--resume", "run", "--set", "training.steps=5"], folder)
+    assert "All steps are done" in printed("resume", "run")
+    done = program(["resume", "run", "--set", "training.steps=5"], folder)
     assert "from step 4 of 5\n  yours     training.steps: 5 (--set)\n" in done.stdout
     run, config = RunFolder(folder / "run"), read_run_config(folder / "run")
     assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4, 5]
     assert config.training.steps == 5
-    refused = output("--resume", "run", "--set", "training.steps=1", code=2)
+    refused = printed("resume", "run", "--set", "training.steps=1", code=2)
     assert "has 5 steps done already" in refused
 
 
@@ -211,7 +226,7 @@ def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Pat
     failed = program(["train", *words], tmp_path, code=1).stderr
     assert "'advantage / (length - length)' is NaN or infinite at row 0" in failed
     assert "The same step would fail again. Mend what the error names: a rule" in failed
-    assert "--resume" not in failed
+    assert "rlobj resume" not in failed
     [command] = [line.split() for line in failed.splitlines() if line.startswith("  rlobj train")]
     assert command[2] == "--from"
     assert command[3] == "run"

@@ -136,8 +136,8 @@ def run(folder: Path) -> str:
 
 def test_code_of_a_run_is_imported_only_with_trust(run: str) -> None:
     for words in (
-        ["train", "--resume", run, "--set", "training.steps=2"],
-        ["train", "--resume", run, "--set", "training.steps=2", "--reward", "code.py:score"],
+        ["resume", run, "--set", "training.steps=2"],
+        ["resume", run, "--set", "training.steps=2", "--reward", "code.py:score"],
         ["train", "--from", run, "--out", "new"],
         ["train", "--from", run, "--out", "new", "--reward", "code.py:score"],
         ["eval", run, "-n", "1", "--limit", "2"],
@@ -148,7 +148,7 @@ def test_code_of_a_run_is_imported_only_with_trust(run: str) -> None:
         assert "add --trust" in text
         assert not imported(), words
     assert "imports code.py:score\n" in printed("eval", run, "-n", "1", "--limit", "2", "--trust")
-    text = printed("train", "--resume", run, "--set", "training.steps=2", "--trust", columns=200)
+    text = printed("resume", run, "--set", "training.steps=2", "--trust", columns=200)
     line = "  code      imports code.py:Rare, code.py:score"
     assert line in map(str.rstrip, text.splitlines())
     assert imported()
@@ -193,7 +193,7 @@ def test_a_run_that_another_person_has_changed_imports_nothing(
     file.write_text(yaml.safe_dump(settings))
     for words in (
         ["eval", "run", "-n", "1"],
-        ["train", "--resume", "run"],
+        ["resume", "run"],
         ["train", "--from", "run"],
     ):
         assert "add --trust" in printed(*words, code=2, columns=250)
@@ -208,7 +208,7 @@ def test_a_setting_of_the_wrong_type_in_a_run_folder_is_an_error_of_that_setting
     settings = yaml.safe_load(file.read_text())
     settings["environment"]["tools"] = "python"
     file.write_text(yaml.safe_dump(settings))
-    for words in (["train", "--resume", "run"], ["train", "--from", "run"]):
+    for words in (["resume", "run"], ["train", "--from", "run"]):
         text = printed(*words, code=2, columns=250)
         assert "environment.tools" in text
         assert "name code" not in text
@@ -255,7 +255,7 @@ def test_a_run_is_resumed_with_its_environment_named_again(policy: Path, folder:
     small = {**SMALL, "sampling.max_tokens": 4, "data.template": "{prompt}"}
     words += [word for name, x in small.items() for word in ("--set", f"{name}={x}")]
     printed(*words, "--environment", "game.py:Game")
-    resume = ["train", "--resume", "run", "--set", "training.steps=2"]
+    resume = ["resume", "run", "--set", "training.steps=2"]
     refused = printed(*resume, code=2, columns=250)
     assert "Or name it again: --environment FILE.py:CLASS" in refused
     assert "2 steps done" in printed(*resume, "--environment", "game.py:Game")

@@ -70,7 +70,7 @@ def test_a_dry_run_shows_the_texts_of_its_preset(preset: Path) -> None:
         ["replay", "--preset", "grpo"],
         ["replay", "--rule", "prob < 0.5"],
         ["report"],
-        ["train", "--resume"],
+        ["resume"],
     ],
 )
 def test_screens_and_pages_of_a_run_show_its_name(run: Path, words: list[str]) -> None:

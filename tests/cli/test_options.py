@@ -47,6 +47,7 @@ def settings(module: str, monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[
     ("module", "command", "words", "count"),
     [
         ("train", ["train"], ["train"], 14),
+        ("resume", ["resume"], ["resume", "no/run/here"], 4),
         ("evaluate", ["eval", "<model>"], ["eval", "no/model/here"], 12),
     ],
 )

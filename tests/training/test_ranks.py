@@ -135,7 +135,7 @@ def test_a_run_goes_on_under_another_strategy_and_number_of_processes(policy, al
     rlobj.resume(run, settings={"training.strategy": "ddp", "training.steps": 4})
     for last, strategy, offload, count in ((5, "zero3", "cpu", 2), (STEPS, "fsdp2", "null", 3)):
         rest = ["--set", f"training.steps={last}", "--set", f"training.offload={offload}"]
-        ranks(["train", "--resume", run, "--strategy", strategy, *rest], count)
+        ranks(["resume", run, "--strategy", strategy, *rest], count)
     assert distance(weights(alone), weights(run)) < 2e-6
     assert read_state(newest_checkpoint(run)).strategy == "fsdp2"
 
@@ -155,12 +155,12 @@ def test_a_killed_rank_or_sigterm_ends_the_run_and_resuming_is_exact(policy, tog
     text = finish(process, log, code=1)
     assert "SIGKILL" in text
     assert "Traceback" not in text
-    process = program(["train", "--resume", run, "--processes", "2"], log)
+    process = program(["resume", run, "--processes", "2"], log)
     wait_for_step(run, steps(run)[-1] + 1, process, log)
     process.terminate()  # all ranks finish the step
     finish(process, log)
     if steps(run)[-1] < STEPS:
-        ranks(["train", "--resume", run])
+        ranks(["resume", run])
     assert same(weights(run), weights(together))
     assert metrics(run) == metrics(together)
 
@@ -175,7 +175,7 @@ def test_a_run_in_shards_is_killed_and_resumed_exactly(policy, tmp_path, strateg
     wait_for_step(tmp_path / "killed", 3, process, log)
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     finish(process, log, code=1)
-    ranks(["train", "--resume", tmp_path / "killed"])
+    ranks(["resume", tmp_path / "killed"])
     assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
     assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
 

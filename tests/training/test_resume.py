@@ -97,7 +97,7 @@ def test_a_change_on_resume_is_recorded_and_a_dead_engine_replaced(policy, loade
         rlobj.resume("run", settings={"training.steps": 3})
     words = ["--sampler", "transformers", "--set", "training.learning_rate=5e-4"]
     runner = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
-    shown = runner.invoke(app, ["train", "--resume", "run", *words, "--set", "training.steps=3"])
+    shown = runner.invoke(app, ["resume", "run", *words, "--set", "training.steps=3"])
     assert shown.exit_code == 0, shown.output
     assert "training.learning_rate 0.001 → 0.0005" in shown.output
     result = rlobj.resume("run", settings={"training.steps": 4, "evaluation.problems": 8})

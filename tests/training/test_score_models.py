@@ -128,7 +128,7 @@ def test_scores_in_shards_are_those_of_one_process_also_after_a_change_of_ranks(
     words = ["train", "--config", file, "--model", policy, "--strategy", strategy]
     short = [*words, "--out", tmp_path / "two", "--set", "training.steps=2"]
     ranks(short, 2)
-    ranks(["train", "--resume", tmp_path / "two", "--set", "training.steps=4"], 3)
+    ranks(["resume", tmp_path / "two", "--set", "training.steps=4"], 3)
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
     for before, after in zip(one, two, strict=True):
         for name in ("score/slow/gap", "score/lag/gap", "score/teacher/gap", "loss/policy"):

@@ -123,7 +123,7 @@ def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, server
     done = steps(run)[-1]
     assert newest_checkpoint(run).name == f"step-{done:06d}"
     rest = ["--sampler", "transformers", "--set", f"training.steps={done + 4}"]
-    finish(program(["train", "--resume", run, *rest], log), log)
+    finish(program(["resume", run, *rest], log), log)
     assert steps(run) == list(range(1, done + 5))
     for step in steps(run):
         # The rollout that was being drawn when the server died is drawn anew, and its weights are

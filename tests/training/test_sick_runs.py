@@ -164,9 +164,9 @@ def test_the_program_stops_with_a_checkpoint_says_what_to_do_and_goes_on(whole, 
     assert f"Best checkpoint before step {done}: none was saved" in result.output
     again = f"rlobj train --config {out}/config.resolved.yaml --set training.learning_rate="
     assert again in result.output
-    assert "--resume" not in result.output  # it would go on with the collapsed policy
+    assert "rlobj resume" not in result.output  # it would go on with the collapsed policy
     assert "reward, first/last step" in result.output  # the table of a finished run
-    result = runner.invoke(app, ["train", "--resume", str(out)])
+    result = runner.invoke(app, ["resume", str(out)])
     assert result.exit_code == 0, result.output  # though the finding still holds
     assert same(weights(out), weights(whole[0]))
     assert not (out / STOP_FILE).exists()

@@ -48,7 +48,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(policy, whole, tm
     left = sorted(str(path.relative_to(run)) for path in run.rglob("*"))
     newest = newest_checkpoint(run)
     if newest is None or newest.name != "step-000008":
-        finish(program(["train", "--resume", run], log), log)
+        finish(program(["resume", run], log), log)
     assert same(weights(run), weights(whole)), (left, log.read_text())
     assert metrics(run) == metrics(whole)
 
@@ -77,8 +77,8 @@ def test_a_signal_finishes_the_step_saves_it_and_ends_well(policy, whole, tmp_pa
     assert [path.name for path in checkpoints(run)] == [f"step-{done:06d}"]
     assert "finishing and saving this step" in text
     if done < 8:
-        assert shows(f"rlobj train --resume {run}", text)
-        finish(program(["train", "--resume", run], log), log)
+        assert shows(f"rlobj resume {run}", text)
+        finish(program(["resume", run], log), log)
     assert same(weights(run), weights(whole))
 
 
@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(whole, tmp_path):
         damage(copy / "checkpoints" / "step-000008", how)
         assert open_resumed(copy).done == 6
         assert (copy / "checkpoints" / "step-000008").is_dir()  # looking changes nothing
-    text = printed("train", "--resume", tmp_path / "bits")
+    text = printed("resume", tmp_path / "bits")
     assert shows("from step 6 of 8", text)
     assert shows("step-000008 is damaged", text)
     assert (tmp_path / "bits" / "checkpoints" / "damaged-step-000008").is_dir()

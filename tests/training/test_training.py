@@ -208,7 +208,7 @@ def test_unknown_log_probs_of_the_sampler_are_counted(policy, tmp_path, monkeypa
 def test_each_session_names_the_version_of_the_verifier(policy, tmp_path):
     config = tiny_config(policy, training={"steps": 1}, checkpoint={"every": 1})
     run_training(config, tmp_path / "run")
-    with pytest.raises(ConfigError, match="--resume"):  # the folder is not overwritten
+    with pytest.raises(ConfigError, match="rlobj resume"):  # the folder is not overwritten
         run_training(config, tmp_path / "run")
     longer = config.model_copy(update={"training": config.training.model_copy(update={"steps": 2})})
     run_training(longer, tmp_path / "run", resume=True)

@@ -144,7 +144,7 @@ def test_two_processes_stop_together_after_a_checkpoint_and_train_on_the_groups_
     write_config(config_of(policy, {"max_batches": NEEDED - 1}), file)
     ranks(["train", "--config", file, "--out", run], code=1)
     assert RunFolder(run).steps_saved() == FAILS - 1
-    ranks(["train", "--resume", run, "--set", f"sampling.dynamic.max_batches={2 * NEEDED}"])
+    ranks(["resume", run, "--set", f"sampling.dynamic.max_batches={2 * NEEDED}"])
     for step in range(1, STEPS + 1):
         one, two = (
             parquet.read_table(each / f"samples/step-{step:06d}.parquet").sort_by("id").to_pydict()

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from rlobj.base.errors import Argument, Message, RlobjError, RunError, Setting
+from rlobj.settings.presets import preset_names
 
 _UsageError: Any = typer.BadParameter.__base__
 FAILED = 1
@@ -100,32 +102,53 @@ def _lost_a_peer(error: Exception) -> bool:
     return LOST_A_PEER.search(str(error)) is not None
 
 
-def meant(option: str) -> str:
-    """The setting that an unknown option names, in full or by its initials; "" = none."""
-    from rlobj.settings.schema import setting_meanings
+def _advice(error: Any) -> str:
+    """What to type instead of words that `train` or `resume` does not take; "" = nothing."""
+    command = error.ctx and error.ctx.info_name
+    option = getattr(error, "option_name", "")
+    extra = re.search(r"unexpected extra argument.*\((\S+).*\)", error.message)
+    if command == "train" and option == "--resume":
+        return "Type: rlobj resume RUN"
+    if command == "train" and extra:
+        name = extra[1] if extra[1] in preset_names() else "NAME"
+        return f"Type: rlobj train --preset {name}"
+    trains = options_of(error.ctx.parent.command.commands["train"]) if command == "resume" else {}
+    if option in trains.values():
+        return "A run goes on with its own settings. A new one changes them: rlobj train --from RUN"
+    if command in ("train", "resume") and option:
+        from rlobj.settings.meaning import meaning_of
 
-    name = option.lstrip("-").replace("-", "_")
-    for path in setting_meanings():
-        setting = path.partition(".")[2]
-        initials = "".join(word[0] for word in setting.split("_") if word)
-        if name == setting or (name == initials and len(name) > 1):
-            return path
+        meaning = meaning_of(option.lstrip("-").replace("-", "_"))
+        return re.sub(r"mean '([\w.]+)'.*?\?", r"mean '--set \1=VALUE'?", meaning)
     return ""
 
 
 class GuardedGroup(TyperGroup):
     """A group that turns rlobj's own errors and Ctrl-C into a message and an exit code."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show flags without a value in the help of all commands."""
+        commands: list[Any] = [self]
+        for command in commands:  # which grows
+            commands += getattr(command, "commands", {}).values()
+            shown = command.get_help_option(typer.Context(command, parent=ctx))
+            for option in (*command.params, shown):
+                if getattr(option, "is_flag", False):
+                    option.metavar = ""  # in place of <bool>
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take `evaluate` as `eval`."""
+        return super().resolve_command(ctx, ["eval", *args[1:]] if args[0] == "evaluate" else args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except _UsageError as error:
-            option = getattr(error, "option_name", "")
-            in_train = error.ctx is not None and error.ctx.info_name == "train"
-            if option and in_train and (setting := meant(option)):
+            if advice := _advice(error):
                 error.possibilities = None
-                error.message += f". Did you mean '--set {setting}=VALUE'?"
+                error.message += f". {advice}"
             raise
         except KeyboardInterrupt as error:
             advice = "\n".join(getattr(error, "__notes__", ()))

@@ -55,7 +55,7 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
 def show_resumed(console: Console, run: OpenedRun) -> None:
     """Print which run goes on from where, the changed settings, and the code that is imported."""
     title = f"  {run.path} from step {run.done} of {run.config.training.steps}"
-    console.print(Text.assemble(("rlobj train", "bold"), title))
+    console.print(Text.assemble(("rlobj resume", "bold"), title))
     facts = {"yours": yours(run.config, run.layers), "code": imports(settings_of(run.config))}
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
 

@@ -146,6 +146,32 @@ Processes = Annotated[
         help="Work in K processes on this machine, one per GPU if there are GPUs.",
     ),
 ]
+EvalEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        rich_help_panel="Problems",
+        help="Steps between evaluations on the held-out problems. 0: none.",
+    ),
+]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel="Several processes",
+        help="How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2.",
+    ),
+]
+StopOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FINDING",
+        rich_help_panel="The run",
+        help="Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
+        "Repeatable; see rlobj diagnose.",
+    ),
+]
 
 
 def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:

@@ -109,4 +109,4 @@ def train_on(run: Path, config: RunConfig) -> str:
     """The command that doubles the steps of a finished run."""
     steps = max(2 * config.training.steps, 1)
     trust = trust_option(settings_of(config))
-    return f"rlobj train --resume {run} --set training.steps={steps}{trust}"
+    return f"rlobj resume {run} --set training.steps={steps}{trust}"

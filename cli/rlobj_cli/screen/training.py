@@ -1,4 +1,4 @@
-"""What `rlobj train` shows of a run, beside its progress."""
+"""What `rlobj train` and `rlobj resume` show of a run, beside its progress."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.launched import PROGRESS, started_processes
-from rlobj.reporting.terminal import facts_grid
+from rlobj.base.launched import PROGRESS, first_process, started_processes
+from rlobj.reporting.terminal import Screen, facts_grid
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training.opened_run import OpenedRun
 from rlobj.training.progress import RunScreen, screen_of
@@ -24,6 +24,15 @@ from rlobj_cli.screen.console import calm_libraries
 
 if TYPE_CHECKING:
     from rlobj.training import TrainingResult
+
+
+def process_console() -> Screen:
+    """The console of a run, on which only the first process prints.
+
+    A run tells the processes that it starts whether, and where, they show it.
+    """
+    place = os.environ.get(PROGRESS, "stdout")
+    return Screen(stderr=place == "stderr", quiet=place == "none" or not first_process())
 
 
 class DryRunScreen(RunScreen):

@@ -93,7 +93,7 @@ def how_to_continue(path: Path) -> str:
             "It is the record of a run in another trainer. To continue that run, start its script "
             "again; in TRL, with trainer.train(resume_from_checkpoint=True)"
         )
-    return f"Resume it with: rlobj train --resume {path}"
+    return f"Resume it with: rlobj resume {path}"
 
 
 def run_paths(runs: Any) -> list[Path]:

@@ -27,7 +27,7 @@ def how_to_go_on(run: OpenedRun, settings: Sequence[Setting] = ()) -> str:
         arguments += ["trust=True"] if trust else []
         return f"Stopped with {saved}. Continue with:\n  rlobj.resume({', '.join(arguments)})"
     processes = f" --processes {run.processes}" if run.processes > 1 else ""
-    command = f"\n  rlobj train --resume {run.path}{trust}{processes}"
+    command = f"\n  rlobj resume {run.path}{trust}{processes}"
     changes = [
         f"--set {shlex.quote(str(setting))}" for setting in settings if may_change(setting.path)
     ]

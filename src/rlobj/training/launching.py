@@ -59,7 +59,7 @@ def train_in_processes(run: OpenedRun, screen: RunScreen | None) -> TrainingResu
         screen.hand_over()
         place = "stdout" if screen.console.file is sys.stdout else "stderr"
     with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
-        words = ["train", *_words(run, Path(folder) / "config.yaml")]
+        words = _words(run, Path(folder) / "config.yaml")
         code = launch(words, run.processes, variables={PROGRESS: place})
     if code:
         kind = ConfigError if code == 2 else RunError
@@ -71,10 +71,10 @@ def train_in_processes(run: OpenedRun, screen: RunScreen | None) -> TrainingResu
 
 
 def _words(run: OpenedRun, file: Path) -> list[str]:
-    """The options of `rlobj train` for the run; its configuration is written to the file."""
+    """The words after `rlobj` for the run; the settings of a new one are written to the file."""
     if run.resumed:  # what it may import was asked here
         changes = flattened(merged(run.layers)).items()
         settings = [f"--set={path}={json.dumps(value)}" for path, value in changes]
-        return ["--resume", str(run.path), "--trust", *settings]
+        return ["resume", str(run.path), "--trust", *settings]
     file.write_text(dump_config(run.config), encoding="utf-8")
-    return ["--config", str(file), "--out", str(run.path)]
+    return ["train", "--config", str(file), "--out", str(run.path)]

@@ -177,7 +177,7 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     if best is not None:
         checkpoint = f"{best}, {measure.name} {measured[best]:.3f}"
     trust = trust_option(settings_of(trainer.config))
-    advice = f"To go on with the same settings:\n  rlobj train --resume {run}{trust}"
+    advice = f"To go on with the same settings:\n  rlobj resume {run}{trust}"
     if finding.slower:
         again = f"--config {run / CONFIG_FILE}"  # the policy now is the one that failed
         start = again if best is None else f"--from {run}@{step_of(best)}{trust}"

@@ -1,0 +1,62 @@
+"""`rlobj resume`: parses the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlobj_cli.screen import options
+from rlobj_cli.screen.options import setting_layers
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    reward: options.Reward = None,
+    environment: options.Environment = None,
+    tools: options.Tools = None,
+    settings: options.Settings = None,
+    eval_every: options.EvalEvery = None,
+    sampler: options.Sampler = None,
+    processes: options.Processes = None,
+    strategy: options.Strategy = None,
+    stop_on: options.StopOn = None,
+    trust: options.Trust = False,
+) -> None:
+    """Continue a run from its newest checkpoint, on any number of processes.
+
+    --set accepts training.steps, settings that do not change results, and the
+    learning rate, max_grad_norm, old_logprobs and evaluation.*: the run records
+    their changes. --reward, --environment and --tools name the same code again.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj resume runs/stapo-20260101-120000
+      rlobj resume runs/stapo-20260101-120000 --set training.steps=300
+      rlobj resume RUN --processes 4 --strategy zero3
+    """
+    import rlobj
+    from rlobj.settings.layers import parse_setting
+    from rlobj_cli.screen.training import explained, process_console, run_screen
+
+    named = setting_layers(
+        {
+            "--eval-every": ("evaluation.every", eval_every),
+            "--sampler": ("sampling.engine", sampler),
+            "--strategy": ("training.strategy", strategy),
+            "--stop-on": ("training.stop_on", stop_on or None),
+        }
+    )
+    screen = run_screen(process_console())
+    with explained(screen):
+        rlobj.resume(
+            run,
+            settings=[*named, *(("--set", parse_setting(text)) for text in settings or [])],
+            reward=reward,
+            environment=environment,
+            tools=tools,
+            processes=processes,
+            trust=trust,
+            progress=screen,
+        )
