@@ -19,7 +19,7 @@ from rlobj_cli.doctor import doctor
 from rlobj_cli.estimate import estimate
 from rlobj_cli.evaluate import evaluation
 from rlobj_cli.inspect import inspect
-from rlobj_cli.presets import explain, presets
+from rlobj_cli.presets import presets, show
 from rlobj_cli.replay import replay
 from rlobj_cli.report import report
 from rlobj_cli.resume import resume
@@ -38,8 +38,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (train, resume, estimate, inspect, replay, diagnose, report, serve, explain, doctor):
+for command in (train, resume, estimate, inspect, replay, diagnose, report, serve, doctor):
     app.command()(command)
+app.command("explain")(show)
 app.add_typer(evaluation)
 app.add_typer(presets)
 

@@ -1,4 +1,4 @@
-"""`rlobj presets`: list, show, compare and check presets, their schema; `rlobj explain`."""
+"""`rlobj presets`: list, show, compare and check presets, print their schema."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, counted
 from rlobj.base.targets import without_imports
 from rlobj.reporting import visible
-from rlobj.reporting.terminal import Screen, say, table
-from rlobj.settings.presets import difference, load_preset, preset_names
+from rlobj.reporting.terminal import Screen, say, shown_lines, table
+from rlobj.settings.presets import Preset, difference, load_preset, preset_names
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.options import PresetOrFile
 
 if TYPE_CHECKING:
-    from rlobj.settings.layers import Layer
     from rlobj.settings.run_config import RunConfig
 
 
@@ -29,30 +28,25 @@ presets = typer.Typer(
 )
 
 
-def _read(name: str) -> tuple[str, list[Layer]]:
-    """Return the title and the settings of a preset, a preset file or a configuration file.
+def _read(name: str) -> tuple[Preset, str, RunConfig]:
+    """A preset, a preset file or a configuration file, its title and its whole configuration.
 
     The embedded profile is left out: these are the paper's settings over the library's defaults.
-    This does not import torch, so that an unknown name is an error at once.
+    `data.source` may be missing, since --data can give it.
     """
-    from rlobj.settings.layers import layers_of
+    from rlobj.settings.layers import layers_of, origins
 
     preset = load_preset(name)
     title = visible(": ".join(text.strip() for text in (preset.paper, preset.summary) if text))
     origin = str(preset.path) if preset.path.name in name else name
-    return title, layers_of(None, [(origin, dict(preset.config))], profile=False)
-
-
-def _build(layers: list[Layer]) -> RunConfig:
-    """Build the whole configuration; `data.source` may be missing, since --data can give it."""
-    from rlobj.settings.building import build_config
-    from rlobj.settings.layers import origins
+    layers = layers_of(None, [(origin, dict(preset.config))], profile=False)
+    from rlobj.settings.building import build_config  # which imports torch
 
     if "data.source" in origins(layers):
-        return build_config(layers)
-    source = {"data": {"source": "addition"}}
-    config = build_config([("any task", source), *layers])
-    return config.model_copy(update={"data": config.data.model_copy(update={"source": None})})
+        return preset, title, build_config(layers)
+    config = build_config([("any task", {"data": {"source": "addition"}}), *layers])
+    data = config.data.model_copy(update={"source": None})
+    return preset, title, config.model_copy(update={"data": data})
 
 
 @presets.command("list")
@@ -71,30 +65,53 @@ def list_presets() -> None:
         about = Text.assemble(summary, "\n", (paper, "dim"))
         listed.add_row(Text(name, "bold cyan", no_wrap=True), about)
     console.print(listed)
-    console.print("Next: rlobj presets show NAME, rlobj explain NAME, rlobj train --preset NAME")
+    console.print("Next: rlobj presets show NAME, rlobj train --preset NAME")
 
 
 @presets.command()
 @without_imports()
-def show(preset: PresetOrFile) -> None:
-    """Show a preset's YAML and its formula.
+def show(
+    preset: PresetOrFile,
+    updates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Updates per rollout (training.updates_per_step × training.passes). Default: as "
+            "in the preset.",
+        ),
+    ] = None,
+) -> None:
+    """Show a preset: its file, its formula, the tokens it selects, settings without effect.
+
+    rlobj explain is the same command. In a file, the explanation is a comment.
 
     [bold]Examples[/bold]
 
     \b  rlobj presets show stapo
-      rlobj presets show stapo > my.yaml     the formula becomes a comment
+      rlobj explain stapo                    the same
+      rlobj presets show stapo --updates 1   on-policy: settings without effect
+      rlobj presets show stapo > my.yaml     a preset to edit
     """
-    loaded = load_preset(preset)
-    explanation = _build(_read(preset)[1]).resolved_objective().explain()
+    loaded, title, config = _read(preset)
+    objective = config.resolved_objective()
+    updates, phases = updates or config.training.updates, len(objective.phases)
+    facts = [f"{counted(updates * phases, 'optimizer update')} per rollout"]
+    if phases > 1:
+        facts[0] += f": {phases} phases of {updates}"
+    if loaded.bases:
+        facts.append(f"builds on {', '.join(loaded.bases)}")
+    explanation = objective.explain(updates, config.training.old_logprobs)
     console = Screen()
     show_yaml(console, loaded.text)
     if not console.is_terminal:
-        lines = ["", *(f"# {line}" for line in explanation.formula)]
-        console.print(Text("\n".join(lines)), soft_wrap=True)
+        lines = [f"{preset}  {title}".rstrip(), *facts, "", *str(explanation).split("\n")]
+        text = "\n".join(f"# {shown_lines(line)}".rstrip() for line in lines)
+        console.print(Text(f"\n{text}"), soft_wrap=True)
         return
     console.rule(style="dim")
-    if loaded.bases:
-        console.print(Text(f"builds on {', '.join(loaded.bases)}\n", style="dim"))
+    console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
+    console.print(Text("\n".join([*facts, ""]), style="dim"))
     show_explanation(console, explanation)
 
 
@@ -113,7 +130,7 @@ def diff(
     """
     from rlobj.settings.run_config import settings_of
 
-    settings = [settings_of(_build(_read(name)[1])) for name in (left, right)]
+    settings = [settings_of(_read(name)[2]) for name in (left, right)]
     rows = [row for row in difference(*settings) if row[0] != "preset"]
     console = Screen()
     if not rows:
@@ -134,21 +151,20 @@ def check(
 ) -> None:
     """Check a preset or configuration file and report all errors at once.
 
-    The objective is tried on small tables, such as one with equal rewards or lengths.
+    The objective is tried on small tables, such as one with equal rewards.
+    rlobj presets show FILE has its formula.
 
     [bold]Examples[/bold]
 
     \b  rlobj presets check my.yaml
     """
-    title, layers = _read(file)
-    config = _build(layers)
+    _, title, config = _read(file)
     from rlobj.models.score_sources import check_prompts
-    from rlobj.objectives.trials import problems  # which imports torch
+    from rlobj.objectives.trials import TABLES, problems  # which imports torch
     from rlobj.settings.run_config import settings_of
     from rlobj.settings.trust import imports
 
     check_prompts(config)
-
     if failures := list(problems(config.resolved_objective())):
         raise ConfigError(
             "\n  ".join([f"{file}: training fails at a table with", *failures])
@@ -157,45 +173,11 @@ def check(
     console = Screen()
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
     console.print(valid, soft_wrap=True)
-    if line := imports(settings_of(config)):
-        say(console, Text(line, "yellow"))
-    show_explanation(console, config.explanation())
-
-
-@without_imports()
-def explain(
-    preset: PresetOrFile,
-    updates: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Updates per rollout (training.updates_per_step × training.passes). Default: as "
-            "in the preset.",
-        ),
-    ] = None,
-) -> None:
-    """Explain an objective: its formula, the tokens it selects, and settings without effect.
-
-    [bold]Examples[/bold]
-
-    \b  rlobj explain stapo
-      rlobj explain stapo --updates 1      on-policy: settings without effect
-      rlobj explain my.yaml
-    """
-    title, layers = _read(preset)
-    config = _build(layers)
-    objective = config.resolved_objective()
-    updates, phases = updates or config.training.updates, len(objective.phases)
-    counted = (
-        f"{updates * phases} optimizer update{'s' if updates * phases > 1 else ''} per rollout"
-    )
-    if phases > 1:
-        counted += f": {phases} phases of {updates}"
-    console = Screen()
-    console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
-    console.print(Text(f"{counted}\n", style="dim"))
-    show_explanation(console, objective.explain(updates, config.training.old_logprobs))
+    tested = f"tested: settings, rules, and the loss on {len(TABLES)} small tables"
+    line = imports(settings_of(config))  # code is not run
+    say(console, Text(line, "yellow") if line else Text(tested, "dim"))
+    for text in config.explanation().inert:
+        say(console, Text(f"no effect: {text}", "yellow"))
 
 
 @presets.command()

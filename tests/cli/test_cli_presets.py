@@ -1,4 +1,4 @@
-"""`rlobj presets` and `rlobj explain`."""
+"""`rlobj presets`, of which `rlobj explain` is the command `show`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def test_show_without_a_terminal_prints_a_valid_preset_file(name: str, tmp_path:
     file.write_text(text)
     assert load_preset(file).objective == load_preset(name).objective
     assert "# loss = " in text
+    assert text == output("explain", name)
 
 
 def test_diff_shows_only_settings_that_differ() -> None:
@@ -75,7 +76,10 @@ def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> 
     assert "at row 0 (response 0, token 0)" in text
     assert "is valid" not in text
     file.write_text(f"base: dapo-loss\nobjective:\n  shape: advantage / maximum({spread}, 1)\n")
-    assert "is valid" in output("presets", "check", str(file))
+    text = output("presets", "check", str(file))
+    assert "is valid" in text
+    assert "the loss on 9 small tables" in text
+    assert "loss = " not in text  # which `presets show` prints
 
 
 @pytest.mark.parametrize(
@@ -110,8 +114,8 @@ def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> Non
 def test_check_accepts_a_cut_by_code_that_is_not_imported(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("base: grpo\nobjective: {drop: \"when(custom('no.py:Such'), 1, 0).top(0.5)\"}")
-    text = output("presets", "check", str(file))
-    assert "is valid" in text
+    assert "is valid" in output("presets", "check", str(file))
+    text = output("presets", "show", str(file))
     assert "its class is not imported, and it has no tokens.\n" in text
     assert "Attributes:" not in text
 
