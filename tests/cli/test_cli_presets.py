@@ -80,6 +80,8 @@ def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> 
     assert "is valid" in text
     assert "the loss on 9 small tables" in text
     assert "loss = " not in text  # which `presets show` prints
+    file.write_text("base: stapo\ntraining: {updates_per_step: 1}\n")
+    assert "no effect: the bounds of {kind: clip" in output("presets", "check", str(file))
 
 
 @pytest.mark.parametrize(
