@@ -131,6 +131,32 @@ def _real_arms() -> dict[str, list[Any]]:
     return arms
 
 
+def speed_table() -> str:
+    """Whole training runs of rlobj and of TRL's GRPOTrainer: samples per second, and memory."""
+    titles = {
+        "equal": "random GPT-2, responses of 64 tokens",
+        "skewed": "the same, lengths lognormal with σ 0.8",
+        "chat": "the same, prompts of 96 and responses of 16 tokens",
+        "learning": "the embedded policy learns sums, responses of 2 or 3 tokens",
+        "real-6": "SmolLM2-135M, 6 tokens; half have no signal, and rlobj leaves them out",
+        "real-60": "SmolLM2-135M, at most 60 tokens",
+        "real-120": "SmolLM2-135M, at most 120 tokens",
+    }
+    sides = {(row["work"], row["side"]): row for row in _results("trainer")["rows"]}
+    pairs = {work: (sides[work, "rlobj"], sides[work, "TRL GRPOTrainer"]) for work in titles}
+    rows = [
+        [
+            titles[work],
+            *(f"{side['samples']:,.{2 if side['samples'] < 10 else 0}f}" for side in pair),
+            f"{pair[1]['ratio']:.1f}",
+            " and ".join(f"{side['mib']:,.0f}" for side in pair),
+        ]
+        for work, pair in pairs.items()
+    ]
+    header = ("policy and responses", "rlobj, samples/s", "TRL", "factor", "MiB, rlobj and TRL")
+    return md.table(header, rows)
+
+
 def verifier_table() -> str:
     """The errors of the verifier and of other graders on the blind half."""
     study = _results("verifier")
@@ -203,6 +229,7 @@ STUDIES: dict[str, Callable[[], str]] = {
     "real": real_table,
     "real-dropped": real_dropped_table,
     "sampler-checks": sampler_checks_table,
+    "speed": speed_table,
     "verifier": verifier_table,
     "stability-plan": stability_plan,
     **{

@@ -101,18 +101,6 @@ def presets_table() -> str:
     return md.table(("preset", "paper", "what it does"), rows)
 
 
-def presets_summary() -> str:
-    """List every preset, with a link to its paper, and its summary."""
-    presets = [load_preset(name) for name in preset_names()]
-    numbers = [re.search(r"arXiv:(\d{4}\.\d{4,5})", preset.paper) for preset in presets]
-    links = [f"(https://arxiv.org/abs/{number[1]})" if number else "" for number in numbers]
-    rows = [
-        (f"[`{preset.name}`]{link}", md.cell(preset.summary))
-        for preset, link in zip(presets, links, strict=True)
-    ]
-    return md.table(("preset", "what it does"), rows)
-
-
 RECIPE = ("data", "sampling", "rewards", "training")
 """The sections of a preset that are its recipe."""
 
@@ -519,7 +507,6 @@ TABLES: dict[str, Callable[[], str]] = {
         for group in ("stapo", "stare", "stare-gates", "ar", "lopti")
     },
     "presets": presets_table,
-    "presets-summary": presets_summary,
     "protocols": protocols,
     "preset-sections": preset_sections,
     "recipes": recipes_table,

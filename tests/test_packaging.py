@@ -85,7 +85,8 @@ def test_the_sdist_holds_all_that_a_build_and_the_tests_need(built):
     with tarfile.open(built[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"presets/{name}.yaml" for name in PRESETS} <= names
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml"} <= names
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "pyproject.toml"} <= names
+    assert {"constraints.txt", ".ci/run", ".github/workflows/ci.yml"} <= names
     assert {"src/rlobj/__init__.py", "cli/rlobj_cli/app.py", "tests/conftest.py"} <= names
     assert {"docs/conf.py", "docs/index.md"} <= names
 

@@ -327,6 +327,8 @@ def test_keys_are_not_copied_for_each_query_head_when_a_token_is_drawn(tokenizer
     model = tiny("llama")
     drawn(TransformersSampler(model, tokenizer), 4)
     assert set(copied) == {max(map(len, PROMPTS))}, "something else than the prompts"
+    if hasattr(sdpa_attention, "pack_gqa"):  # transformers copies them nowhere for a single query
+        return
     copied.clear()
     ids = torch.tensor([[2, 3, 4]])
     cache = model(ids).past_key_values

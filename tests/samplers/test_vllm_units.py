@@ -21,6 +21,8 @@ from rlobj.samplers.vllm.client import _response
 from rlobj.samplers.vllm.extension import WeightExtension
 from rlobj.samplers.vllm.responses import Collected, Completion, engine_seed, request_fields
 
+needs_vllm = pytest.mark.skipif(installed.installed_vllm() is None, reason="vLLM is not installed")
+
 # Versions.
 
 
@@ -119,6 +121,7 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
     assert math.isnan(_response(choice).logprobs[0])
 
 
+@needs_vllm
 def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(monkeypatch):
     """vLLM's first process may do so when its engine is killed."""
     monkeypatch.setattr("rlobj.samplers.vllm.server._CLOSED", 0.3)
@@ -135,6 +138,7 @@ def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(monkeypatch):
     assert not server.alive()
 
 
+@needs_vllm
 def test_a_server_that_fails_is_told_with_its_first_error(monkeypatch):
     server = Server("model", port=free_port())
     cause = "ValueError: Following weights were not initialized from checkpoint: {'a.weight'}"
