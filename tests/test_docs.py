@@ -280,7 +280,7 @@ def anchors(page: Path) -> set[str]:
 
 
 LINKING = [
-    *(*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md"),
+    *(*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "SECURITY.md", "benchmarks/README.md"))),
     *sorted((ROOT / "benchmarks" / "results").glob("*.md")),
 ]
 
