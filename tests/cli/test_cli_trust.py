@@ -87,7 +87,7 @@ def test_what_only_reads_imports_nothing_that_a_file_names(command: str, what: s
     assert not imported()
     assert "--trust" not in text
     if command == "presets check":
-        assert "does not import code.py:" in text
+        assert "does not execute code.py:" in text
     if command == "presets diff" and what == "a rule":
         assert "(prob < 0.1) & custom('code.py:Rare', factor=2)" in text
     if command == "explain" and what == "a base":
@@ -106,7 +106,7 @@ def test_an_estimate_imports_nothing(policy: Path) -> None:
 def test_a_run_imports_what_a_named_file_names_and_says_so(file: str, what: str) -> None:
     Path("FILE.yaml").write_text(FILES[what])
     text = printed(*TRAIN, file, "FILE.yaml", "--out", "run", columns=200)
-    line = f"  code      imports code.py:{'Rare' if what == 'a rule' else 'Mine'}"
+    line = f"  code      executes code.py:{'Rare' if what == 'a rule' else 'Mine'}"
     assert line in map(str.rstrip, text.splitlines())  # below the other facts
     assert imported()
 
@@ -116,10 +116,10 @@ def test_a_dry_run_tries_what_the_command_line_itself_names() -> None:
     dry = ["train", "--preset", "FILE.yaml", "--dry-run"]
     surrogate = ["--set", "objective.surrogate={kind: custom, target: 'code.py:Mine'}"]
     text = printed(*dry, *surrogate, columns=200)
-    assert "  code      imports code.py:Mine; does not import code.py:Rare" in text
+    assert "  code      executes code.py:Mine; does not execute code.py:Rare" in text
     assert "S = mine." in text
     assert imported()
-    assert "imports code.py:score" in printed(*dry, "--reward", "code.py:score", columns=200)
+    assert "executes code.py:score" in printed(*dry, "--reward", "code.py:score", columns=200)
     assert imported()
 
 
@@ -147,9 +147,9 @@ def test_code_of_a_run_is_imported_only_with_trust(run: str) -> None:
         assert "name code" in text
         assert "add --trust" in text
         assert not imported(), words
-    assert "imports code.py:score\n" in printed("eval", run, "-n", "1", "--limit", "2", "--trust")
+    assert "executes code.py:score\n" in printed("eval", run, "-n", "1", "--limit", "2", "--trust")
     text = printed("resume", run, "--set", "training.steps=2", "--trust", columns=200)
-    line = "  code      imports code.py:Rare, code.py:score"
+    line = "  code      executes code.py:Rare, code.py:score"
     assert line in map(str.rstrip, text.splitlines())
     assert imported()
     for command in ("replay run --preset grpo,stare", "eval run -n 4"):
@@ -217,7 +217,7 @@ def test_a_setting_of_the_wrong_type_in_a_run_folder_is_an_error_of_that_setting
 @pytest.mark.slow
 def test_code_of_the_folder_of_an_evaluation_is_imported_only_with_trust() -> None:
     words = ["eval", "embedded", "--on", "max-digits", "-n", "1", "--limit", "2", "--out", "own"]
-    assert "  imports code.py:score\n" in printed(*words, "--reward", "code.py:score")
+    assert "  executes code.py:score\n" in printed(*words, "--reward", "code.py:score")
     assert imported()
     assert "the settings of own name code: code.py:score" in printed(
         "eval", "regrade", "own", code=2, columns=250

@@ -38,7 +38,7 @@ def test_all_code_that_settings_name_is_listed() -> None:
     [
         ({"rewards": {"kind": "custom", "target": "a.py:f"}}, "reward=FILE.py:NAME"),
         ({"environment": {"target": "a.py:f", "tools": []}}, "environment=FILE.py:CLASS"),
-        ({"environment": {"target": None, "tools": ["python", "a.py:f"]}}, "tools=NAMES"),
+        ({"environment": {"target": None, "tools": ["calculator", "a.py:f"]}}, "tools=NAMES"),
         ({"columns": {"mine": "a.py:f"}}, ""),
     ],
 )
@@ -52,6 +52,13 @@ def test_code_that_is_not_trusted_can_be_named_again_by_its_argument(
         "add trust=True" + f". Or name it again: {again}" * bool(again)
     )
     require_trust("runs/a", settings, settings)
+
+
+def test_a_folder_whose_policy_writes_programs_is_not_trusted() -> None:
+    settings = {"environment": {"tools": ["calculator", "python"]}}
+    with pytest.raises(ConfigError, match=r"code: environment\.tools=python.*again: tools=NAMES"):
+        require_trust("runs/a", settings, {})
+    require_trust("runs/a", settings, {"environment": {"tools": ["python"]}})
 
 
 def refused(url: Any, given: dict[str, Any], engine: str = "vllm-server") -> str:
@@ -99,9 +106,9 @@ def test_a_header_names_code_as_it_is_seen_from_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code = {"columns": {"hard": f"{tmp_path}/a.py:f", "late": "b:f", "easy": "data"}}
-    assert imports(code) == "imports a.py:f, b:f"
+    assert imports(code) == "executes a.py:f, b:f"
     with without_imports(["b:f"]):
-        assert imports(code) == "imports b:f; does not import a.py:f"
+        assert imports(code) == "executes b:f; does not execute a.py:f"
     assert imports(settings_of(RunConfig())) == ""
 
 

@@ -5,7 +5,8 @@ all that it builds on, a reward, a setting. `train` and `eval` import the code t
 say so in their header.
 
 What is read from a folder is not his: runs and evaluations are passed around. Their settings may
-name code, and servers that would get the caller's key. `resume`, `train --from`, `eval RUN` and
+name code, the tool `python`, which executes what the policy writes, and servers that would get the
+caller's key. `resume`, `train --from`, `eval RUN` and
 `eval regrade` use them only if the caller names them again, or says `trust=True`, on the command
 line `--trust`; so does `replay` if the recorded objective names code (`require_trust`).
 
@@ -35,9 +36,12 @@ from rlobj.settings.layers import Layer, merged
 from rlobj.settings.presets import flattened
 from rlobj.settings.run_config import settings_of
 
+PROGRAMS = "environment.tools=python"
+"""The tool that executes programs which the policy writes."""
+
 
 def named_code(settings: Mapping[str, Any]) -> list[str]:
-    """The code that settings name by its path, and the code of a model's repository.
+    """The code that settings name by its path, of a model's repository, and that a policy writes.
 
     Example:
         >>> named_code({"rewards": {"kind": "custom", "target": "mine.py:score"}})
@@ -61,6 +65,7 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
             continue
         if name == "environment":
             tools = value.get("tools") or ()
+            code += [PROGRAMS] if isinstance(tools, list | tuple) and "python" in tools else []
             tools = tools if isinstance(tools, list | tuple) else [tools]
             named = map(str, [value.get("target"), *tools])
             code += [target for target in named if ":" in target and not is_object_text(target)]
@@ -92,11 +97,11 @@ def _code_of_rules(value: Any) -> Iterator[str]:
 
 
 def imports(settings: Mapping[str, Any]) -> str:
-    """The line of a header: which code is imported and which is not; "" = there is none."""
+    """The line of a header: which code is executed and which is not; "" = there is none."""
     names = {code: str(nearby(Path(code))) for code in named_code(settings)}
     there = ", ".join(name for code, name in names.items() if importable(code))
     absent = ", ".join(name for code, name in names.items() if not importable(code))
-    clauses = [there and f"imports {there}", absent and f"does not import {absent}"]
+    clauses = [there and f"executes {there}", absent and f"does not execute {absent}"]
     return "; ".join(filter(None, clauses))
 
 
@@ -165,7 +170,7 @@ def _require_named_code(
         }
         again = [text for text, section in owners.items() if {*named_code(section)} & {*untrusted}]
         raise ConfigError(
-            f"the settings of {source} name code: {', '.join(untrusted)}. It would be imported, "
+            f"the settings of {source} name code: {', '.join(untrusted)}. It would be executed, "
             "and could do whatever you can. If you trust it, add ",
             Argument("trust"),
             *((". Or name it again: ", Message.joined(", ", again)) if again else ()),
