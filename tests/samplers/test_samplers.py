@@ -336,6 +336,36 @@ def test_keys_are_not_copied_for_each_query_head_when_a_token_is_drawn(tokenizer
     assert 4 in copied, "sampling has changed attention elsewhere"
 
 
+def test_newer_names_of_the_cache_are_used_alone(tokenizer, monkeypatch):
+    """transformers 5.20 and later call it `cache`, and warn where anybody asks for the old name."""
+
+    class Output(dict):
+        def __contains__(self, name):
+            return self.get(name) is not None
+
+        def get(self, name, default=None):
+            assert name == "cache"
+            return super().get(name, default)
+
+    model = tiny("llama")
+    expected, usual = drawn(TransformersSampler(model, tokenizer), 4), model.forward
+
+    def forward(input_ids, cache=None, use_cache=None, attention_mask=None, position_ids=None):
+        output = usual(
+            input_ids,
+            past_key_values=cache,
+            use_cache=use_cache,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+        )
+        renamed = Output(cache=output.past_key_values)
+        renamed.logits = output.logits
+        return renamed
+
+    monkeypatch.setattr(model, "forward", forward)
+    assert drawn(TransformersSampler(model, tokenizer), 4) == expected
+
+
 def test_a_small_cache_stays_as_it_is():
     cache = DynamicCache()
     cache.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)

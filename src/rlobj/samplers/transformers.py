@@ -379,7 +379,7 @@ class _Context:
         arguments["logits_to_keep"] = 1
         accepted = {name: value for name, value in arguments.items() if name in self._accepted}
         output = self._model(input_ids=ids, **accepted)
-        cache = output.get("past_key_values", output.get("cache"))
+        cache = next((output[name] for name in ("cache", cached) if name in output), None)
         by_row = any(hasattr(layer, "keys") for layer in getattr(cache, "layers", ()))
         if by_row and hasattr(cache, "reorder_cache"):
             from rlobj.samplers.caches import give_room
