@@ -32,6 +32,17 @@ def test_replace_returns_a_changed_copy_and_keeps_the_original() -> None:
         DAPO.replace(divisors=TokenMean())
 
 
+def test_what_is_no_table_is_named_with_what_to_write() -> None:
+    batch = tokens([2], logprobs=[-0.1, -0.2], advantages=[1.0])
+    plan = DAPO.plan([batch])
+    row: Any = {"logprobs": [-0.1]}
+    for call in (lambda: DAPO(row), lambda: DAPO.plan([row]), lambda: DAPO.loss(row, plan)):
+        with pytest.raises(TypeError, match=r"got dict: write TokenBatch\(lengths="):
+            call()
+    with pytest.raises(TypeError, match=r"write \[batch\]"):
+        DAPO.plan(batch)  # type: ignore[arg-type]
+
+
 W: dict[str, Any] = {"controllers": {"W": Gate(target=0.3, on=1.1)}}
 
 

@@ -315,6 +315,7 @@ class Objective(Model):
             BatchError: a column is absent or not finite on some rank, or a rule or a weight depends
                 on a number that is NaN or infinite; raised on all ranks.
         """
+        _require_tables(tables)
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
         tables = self.with_advantages(self._graded(tables), comm)
@@ -370,6 +371,7 @@ class Objective(Model):
             BatchError: the plan was not made for these responses, the table's place in it is not
                 known, a column is absent, or a log-prob or another value is not finite.
         """
+        _require_tables([table])
         plan = plan.of(table, index)
         [table] = self._graded([table])
         for name, who in self._columns["loss"].items():
@@ -444,6 +446,7 @@ class Objective(Model):
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
         """The loss of one table that is a whole update: `observe`, `plan` and `loss`."""
+        _require_tables([batch])
         batch = batch.replace(index=None)
         state = self.observe([batch], state)
         return self.loss(batch, self.plan([batch], state))
@@ -592,3 +595,13 @@ class Objective(Model):
         """The surrogate and the penalties, by their place in the configuration."""
         penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
         return {"surrogate": self.surrogate, **penalties}
+
+
+def _require_tables(tables: Any) -> None:
+    """Raise TypeError for what is no list of `TokenBatch`."""
+    for table in tables if isinstance(tables, Sequence) else [tables]:
+        if not isinstance(table, TokenBatch):
+            write = "TokenBatch(lengths=[...], groups=[...], logprobs=..., rewards=[...])"
+            raise TypeError(f"expected a TokenBatch, got {type(table).__name__}: write {write}")
+    if not isinstance(tables, Sequence):
+        raise TypeError("expected a list of TokenBatch, got one: write [batch]")
