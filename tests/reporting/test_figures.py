@@ -31,6 +31,14 @@ def test_no_two_lines_of_a_figure_look_the_same() -> None:
     assert styles(figure(*several)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
+def test_steps_have_whole_ticks(tmp_path: Path) -> None:
+    for title, whole in (("step", True), ("share", False)):
+        save_figure(figure(Line("a", [1, 2, 3], [1.0, 2.0, 3.0]), x=title), tmp_path / "a.svg")
+        texts = re.findall("<!-- (.*) -->", (tmp_path / "a.svg").read_text("utf-8"))
+        ticks = texts[: texts.index(title)]
+        assert (ticks == ["1", "2", "3"]) == whole, ticks
+
+
 def test_page_data_shares_places_rounds_numbers_and_marks_gaps() -> None:
     first = Line("a", [1, 2, 3], [0.123456, None, math.nan], low=[0, 0, 0], high=[1, 1, math.inf])
     second = Line("b", (1, 2, 3), [12345.6, -1e-9, 3], run=1)

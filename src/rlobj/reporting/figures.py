@@ -186,6 +186,7 @@ def _draw(figure: Figure, canvas: Any) -> None:
         color = COLORS[mark.run % len(COLORS)]
         drawn = axes.axvline(mark.x, color=color, linestyle=":", linewidth=1)
         legend.append((drawn, mark.text))
+    axes.xaxis.get_major_locator().set_params(integer=figure.x == "step")
     if figure.log_x:
         axes.set_xscale("log", nonpositive="mask")
     axes.grid(alpha=0.3)

@@ -158,10 +158,11 @@ const drawFigures = (() => {
       };
       const range = board.range ?? this.extent;
       const x = { min: range[0], max: range[1], nameLocation: "middle", nameGap: 22, name: figure.x };
+      const whole = { minInterval: 1, axisLabel: { ...axis.axisLabel, formatter: (at) => (at % 1 ? "" : compact(at)) } };
       return {
         animation: false,
         grid: GRID,
-        xAxis: { ...axis, ...x, type: figure.log_x ? "log" : "value", nameTextStyle: { color: ink } },
+        xAxis: { ...axis, ...x, ...(figure.x === "step" && whole), type: figure.log_x ? "log" : "value", nameTextStyle: { color: ink } },
         yAxis: { ...axis, scale: true, ...(this.log && LOG) },
         series: [...figure.lines.flatMap((each, i) => this.series(each, i)), ...this.targets(range)],
       };
