@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj.reporting.terminal import Screen, number, reading, table, working
+from rlobj.reporting.terminal import Screen, importing, number, reading, table, working
 from rlobj_cli.screen.console import plain_value, show_page
 from rlobj_cli.screen.context import beginning, in_context, style_of
 from rlobj_cli.screen.options import Json, Step
@@ -67,7 +67,7 @@ def inspect(
     \b  rlobj inspect runs/stapo-20260101-120000
       rlobj inspect runs/stapo-20260101-120000 --dropped --step 40
       rlobj inspect RUN --where "(prob < 0.001) & (advantage > 0)"
-      rlobj inspect RUN --where "(spurious > 0) & (kept > 0)"    missed tokens
+      rlobj inspect RUN --where "(prob < 0.01) & (kept > 0)"    rare tokens that stayed
       rlobj inspect RUN --json > tokens.json
       rlobj inspect RUN --html                a page to explore all tokens
 
@@ -76,7 +76,7 @@ def inspect(
     \b  prob logprob surprisal entropy old_prob ratio advantage reward position
       gradient_norm entropy_sensitivity sampler_gap weight factor
       step update response group token inclusion_probability
-      kept and spurious: 1 or 0
+      kept: 1 or 0; spurious: the same, in tasks that judge tokens, such as scratchpad
     """
     console = Screen()
     if html:
@@ -86,7 +86,7 @@ def inspect(
         return _write_page(console, run, out)
     if out is not None:
         raise ConfigError("--out names the file of a page: add --html")
-    with working(console):
+    with importing("torch"):
         from rlobj.insight import inspect as inspect_run
     with working(console, "reading the record"):
         inspection = inspect_run(run, step, dropped, where, text=text, examples=examples)
@@ -97,7 +97,7 @@ def inspect(
 
 
 def _write_page(console: Console, run: Path, out: Path | None) -> None:
-    with working(console):
+    with importing("torch"):
         from rlobj.insight import write_inspection_page
     with reading("reading the tokens") as progress:
         path = write_inspection_page(run, out, progress=progress)

@@ -50,14 +50,14 @@ EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
 OBJECTIVE = load_preset("stapo").objective
 
 
-def write_table(run: Path) -> None:
+def write_table(run: Path, logprob: float = -8.0) -> None:
     """A full table of two groups of four responses, whose tokens are all of `TEXTS`."""
     generator = torch.Generator().manual_seed(0)
     size = 2 * PER_GROUP * LENGTH
     logprobs = -torch.rand(size, generator=generator)
     entropy = torch.rand(size, generator=generator)
     collision, sensitivity = torch.full((size,), 0.5), torch.zeros(size)
-    logprobs[5], entropy[5] = -8.0, 0.01  # its response was right: the rule drops it
+    logprobs[5], entropy[5] = logprob, 0.01  # its response was right: the rule drops -8
     [table] = OBJECTIVE.with_advantages(
         [
             TokenBatch(
@@ -165,6 +165,18 @@ def test_hostile_texts_are_shown_as_text_and_run_nothing(browser, page, view, st
             browser.wait("document.querySelector('#word-tokens .piece')")
         quiet(browser, page)
     assert "<img src=x onerror" in text_of(browser, "h1")
+
+
+def test_the_page_opens_on_touched_tokens(browser: Browser, tmp_path: Path) -> None:
+    """Those of a record, where the full table has none."""
+    write_records(tmp_path, [{"text": "a", "effect": "dropped", "clause": "prob < 0.5"}])
+    settings = {"objective": OBJECTIVE.model_dump(mode="json", by_alias=True)}
+    (tmp_path / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    for logprob, step in ((-0.1, "1"), (-8.0, "2")):
+        write_table(tmp_path, logprob)
+        show(browser, write_inspection_page(tmp_path))
+        assert browser.run("byId('step').value") == step
+        assert "1 touched" in browser.run("byId('group').selectedOptions[0].textContent")
 
 
 def test_the_filter_counts_tokens_and_judges_them(browser: Browser, page: Path) -> None:

@@ -16,14 +16,17 @@ function countIn({ start, end }, test) {
   return count;
 }
 
-/* The update and the group of the state, or those with the most touched tokens that have a gradient. */
+/* The update and the group of the state, or those with the most touched tokens that have a gradient,
+   of an update with all its tokens if one has touched tokens. */
 function asked() {
   const [touched, advantage] = [touchedTest(), column("advantage")];
   const acted = (row) => touched(row) && advantage[row] !== 0;
   const most = (list, key) => list.reduce((a, b) => (b[key] > a[key] ? b : a), list[0]);
   const inStep = store.updates.filter(({ step }) => `${step}` === state.step);
-  const among = inStep.length ? inStep : store.updates.filter(({ whole }) => whole);
-  const counted = (among.length ? among : store.updates).map((each) => ({ ...each, acted: countIn(each, acted) }));
+  const pools = [store.updates.filter(({ whole }) => whole), store.updates];
+  const holding = pools.map((some) => some.filter((each) => countIn(each, touched)));
+  const among = [inStep, ...holding, ...pools].find((some) => some.length);
+  const counted = among.map((each) => ({ ...each, acted: countIn(each, acted) }));
   const update = counted.find((each) => `${each.update}` === state.update && inStep.length);
   const found = { update: update ?? most(counted, "acted"), groups: new Map() };
   for (const each of store.responses.filter(isOf(found.update))) {
@@ -35,7 +38,7 @@ function asked() {
     group.acted += countIn(each, acted);
     if (chosen.narrowed) group.matches += countIn(each, (row) => chosen.mask[row]);
   }
-  const key = chosen.narrowed ? "matches" : "acted";
+  const key = chosen.narrowed ? "matches" : found.update.acted ? "acted" : "touched";
   found.group = found.groups.get(state.group) ?? most([...found.groups.values()], key);
   return found;
 }
