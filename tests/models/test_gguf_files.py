@@ -304,3 +304,14 @@ def test_an_evaluation_of_the_file_is_one_of_any_folder_with_its_weights(tiny, t
     )
     assert first.rows == second.rows
     assert differences(first.settings, second.settings) == []
+
+
+def test_the_screen_of_an_evaluation_names_the_file_and_not_its_folder_in_the_cache(tiny):
+    class Heard(rlobj.EvaluationCallback):
+        def ready(self, facts):
+            self.policy = facts["policy"]
+
+    evaluate(
+        str(tiny), on=ROWS, n=1, max_tokens=1, template="{prompt}", callback=(heard := Heard())
+    )
+    assert heard.policy.startswith(f"{tiny}, ")

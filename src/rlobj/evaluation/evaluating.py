@@ -267,7 +267,9 @@ def _run(
             out = home / "evals" / _folder_name(source.name, settings)
         samples = Samples(out, team.rank)
         where = {} if samples.path is None else {"folder": str(nearby(samples.path))}
-        callback.ready({**engine.facts, **where})
+        policy = engine.facts["policy"]  # or its name, where that is a folder of the cache
+        policy = policy if source.name in policy else policy.replace(str(model), source.name)
+        callback.ready({**engine.facts, "policy": policy, **where})
         if not team.rank:
             stack.enter_context(samples.locked())
             _begin(samples, settings, sets, callback)
