@@ -105,7 +105,7 @@ def test_results_markdown_is_a_table_with_its_settings() -> None:
     assert by_name["avg@n"] == ["58.3", "33.3", "45.8"]
     assert by_name["standard error, similar problems"][:2] == ["22.0", "33.3"]
     assert by_name["avg@n if undecided ones were right"] == ["66.7", "", ""]
-    assert by_name["95% interval"][1] == "6.1 to 79.2"
+    assert by_name["95% interval, similar problems"][1] == "6.1 to 79.2"
     assert by_name["pass@4"][0] == "100.0"
     assert by_name["standard error, same problems"][1] == "–"
     assert "Wilson" in notes[0]

@@ -70,8 +70,8 @@ def test_an_accuracy_that_was_not_measured_after_training_is_said_so(tmp_path: P
     path = run(tmp_path)
     lines = RunFolder(path).lines()
     stopped = Outcome(lines[:-1]).measures()
-    assert stopped["held-out accuracy before"] == "0.250  [0.230, 0.270]"
+    assert stopped["held-out accuracy before"] == "25.0%  [23.0%, 27.0%]"
     assert stopped["held-out accuracy after"] == "not measured after step 0"
     late = Outcome([*lines[:6], {"step": 5, "eval/accuracy": 0.75}, *lines[6:-1]]).measures()
-    assert late["held-out accuracy after"].startswith("0.750")
+    assert late["held-out accuracy after"].startswith("75.0%")
     assert late["held-out accuracy after"].endswith(", not measured after step 5")

@@ -179,9 +179,9 @@ def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
     rows = summary(read_runs([a, write_run(tmp_path / "c"), b]))
     assert rows["steps"] == ["2", "5", "2"]
     assert rows["entropy, nats, last 10 steps"][0] == f"{(50 / 51 + 50 / 52) / 2:.3g}"
-    assert rows["time"] == ["0 min 8 s", "0 min 20 s", "0 min 8 s"]
-    assert rows["held-out accuracy, last"][0].startswith("0.500 ± ")
-    assert rows["held-out accuracy, best"][0] == "0.750 ± 0.010, step 1"
+    assert rows["time of all steps"] == ["0 min 8 s", "0 min 20 s", "0 min 8 s"]
+    assert rows["held-out accuracy, last"][0].startswith("50.0% ± ")
+    assert rows["held-out accuracy, best"][0] == "75.0% ± 1.0%, step 1"
     assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run drops nothing"
 
 

@@ -94,7 +94,7 @@ def test_screens_and_the_report_name_the_reward(runs, tmp_path):
             assert shown in text
             assert other not in text
         value = lines[0][measure_of(lines).key]
-        assert f"step 0/3  {shown} {value:.3f} ± " in text_of(plain)
+        assert f"step 0/3  {shown} {measure_of(lines).text(value)} ± " in text_of(plain)
 
 
 def test_undecided_responses_of_a_function_with_numbers_are_no_accuracy(tmp_path):

@@ -35,11 +35,12 @@ def show_results(console: Console, config: RunConfig, result: TrainingResult) ->
     """Print the numbers before and after, the touched tokens, and the next commands."""
     run = result.path
     show_history(console, config, run, result.history)
-    done = f"{counted(result.steps, 'step')} done, this session took {clock(result.seconds)}. Run:"
-    say(console, Text.assemble(done, " ", (str(run), "bold")))
+    done = f"{counted(result.steps, 'step')} done, this session took {clock(result.seconds)}"
+    say(console, Text.assemble(done, " with loading. Run: ", (str(run), "bold")))
     if best := result.best_checkpoint:
         measure, held_out_values = held_out(run)
-        text = f"Best {measure.name} of a checkpoint: {number(held_out_values[best])}\n  {best}"
+        value = measure.text(held_out_values[best])
+        text = f"Best {measure.name} of a checkpoint: {value}\n  {best}"
         console.print(Text(text), soft_wrap=True)
     findings = diagnose(run).findings if result.steps else ()
     settings = settings_of(config)

@@ -156,6 +156,7 @@ class BenchmarkSummary:
             f"eval/{name}": self.estimate.mean,
             f"eval/{name}_se_samples": errors.sampling,
             f"eval/{name}_se_problems": errors.problems,
+            "eval/problems": float(self.problems),
             "eval/undecided": float(self.undecided),
             "eval/length_mean": self.lengths.mean,
             "eval/truncated": self.truncated,

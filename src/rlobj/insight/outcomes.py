@@ -63,11 +63,17 @@ class Outcome:
             low, high = value - width, value + width
             if measure is ACCURACY:
                 low, high = max(low, 0), min(high, 1)
-            texts[f"{measure.name} {when}"] = f"{value:.3f}  [{low:.3f}, {high:.3f}]"
+            value, low, high = map(measure.text, (value, low, high))
+            texts[f"{measure.name} {when}"] = f"{value}  [{low}, {high}]"
         if measured and measured[-1]["step"] < self.steps[-1]["step"]:
             late = f"not measured after step {measured[-1]['step']}"
             name = f"{measure.name} after"
             texts[name] = late if len(measured) == 1 else f"{texts[name]}, {late}"
+        if measured and (error := measure.error(last := measured[-1])):
+            sampled = error == last.get(f"{measure.key}_se_samples")
+            what = "other samples of" if sampled else "problems like"
+            count = f"{last['eval/problems']:,.0f} " if "eval/problems" in last else ""
+            texts["their 95% intervals"] = f"for {what} these {count}problems"
         steps, window = self.steps, self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"

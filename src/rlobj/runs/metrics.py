@@ -31,6 +31,10 @@ class Measure(NamedTuple):
     key: str
     name: str
 
+    def text(self, value: float) -> str:
+        """A value or an error for screens and pages: an accuracy in percent."""
+        return f"{value:.1%}" if self.key == "eval/accuracy" else f"{value:.3f}"
+
     def error(self, line: Mapping[str, Any], unknown: float = 0.0) -> float:
         """The standard error in a line of metrics: for other samples on the same problems, or with
         one sample per problem for other problems."""

@@ -60,7 +60,7 @@ def _headline(estimate: Estimate | MacroAverage, sampling: float, shares: bool) 
     values are equal."""
     return {
         "avg@n" if shares else "mean reward": number(estimate.mean, shares),
-        "95% interval": number_range(*estimate.interval[:2], shares),
+        "95% interval, similar problems": number_range(*estimate.interval[:2], shares),
         "standard error, similar problems": number(estimate.stderr or math.nan, shares),
         "standard error, same problems": number(sampling or math.nan, shares),
     }

@@ -61,7 +61,7 @@ def _numbers(run: Run) -> dict[str, str]:
         some, count = total(steps, part), total(steps, whole)
         rows[name] = percent(some / count) if some and count else ""
     minutes, seconds = divmod(round(total(steps, "time/step")), 60)
-    rows["time"] = f"{minutes:,} min {seconds} s" if minutes or seconds else ""
+    rows["time of all steps"] = f"{minutes:,} min {seconds} s" if minutes or seconds else ""
     names = ", ".join(finding.name for finding in run.findings)
     rows["findings"] = names or ("none" if steps else "")
     return rows
@@ -69,12 +69,12 @@ def _numbers(run: Run) -> dict[str, str]:
 
 def _held_out(run: Run, measure: Measure) -> dict[str, str]:
     """The last and the highest value of a run."""
-    lines = [line for line in run.lines if line.get(measure.key) is not None]
+    lines, text = [line for line in run.lines if line.get(measure.key) is not None], measure.text
     best = max(lines, key=lambda line: line[measure.key], default=None)
     return {
         f"{measure.name}, {which}": ""
         if line is None
-        else f"{line[measure.key]:.3f} ± {measure.error(line):.3f}, step {line['step']:,.0f}"
+        else f"{text(line[measure.key])} ± {text(measure.error(line))}, step {line['step']:,.0f}"
         for which, line in (("last", lines[-1] if lines else None), ("best", best))
     }
 
