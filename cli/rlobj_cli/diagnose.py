@@ -9,7 +9,7 @@ from rich.console import Console, Group
 from rich.padding import Padding
 from rich.text import Text
 
-from rlobj.reporting.terminal import Screen, reading, say, working
+from rlobj.reporting.terminal import Screen, importing, reading, say
 from rlobj_cli.screen.errors import FAILED, typed
 from rlobj_cli.screen.options import Json, Runs
 
@@ -36,7 +36,7 @@ def diagnose(
       rlobj train --preset stapo --stop-on collapse
     """
     console = Screen()
-    with working(console):
+    with importing("torch"):
         from rlobj.insight import diagnose as diagnose_runs
     with reading("checking the steps, bytes") as progress:
         diagnosis = diagnose_runs(runs, progress=progress)

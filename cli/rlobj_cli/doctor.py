@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.installation import Engine, Installation, engines, fits, read_installation
-from rlobj.reporting.terminal import Screen, facts_grid, table, working
+from rlobj.reporting.terminal import Screen, facts_grid, importing, table
 from rlobj_cli.screen.options import Json
 
 
@@ -27,7 +27,7 @@ def doctor(as_json: Json = False) -> None:
       rlobj doctor --json
     """
     console = Screen()
-    with working(Screen(stderr=True), "importing torch"):
+    with importing("torch"):
         installation = read_installation()
     all_engines = engines(installation)
     if as_json:

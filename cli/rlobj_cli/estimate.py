@@ -8,7 +8,7 @@ import typer
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
-from rlobj.reporting.terminal import Screen, working
+from rlobj.reporting.terminal import Screen, importing, working
 from rlobj_cli.screen.options import Config, Json, Preset, Settings
 
 
@@ -61,9 +61,10 @@ def estimate(
       rlobj estimate --model Qwen/Qwen3-1.7B-Base --gpus A100 --set sampling.max_tokens=4096
       rlobj estimate --model ./Qwen3-8B-Base --gpus 8x80 --set model.lora.rank=16 --json
     """
-    from rlobj.models.location import require_model
-    from rlobj.settings.building import build_config
-    from rlobj.settings.layers import file_layer, layers_of, origins, parse_setting
+    with importing("torch"):
+        from rlobj.models.location import require_model
+        from rlobj.settings.building import build_config
+        from rlobj.settings.layers import file_layer, layers_of, origins, parse_setting
 
     if not 0.001 <= used <= 1:
         raise ConfigError(f"--utilization is {used:g}; expected a share from 0.001 to 1")
@@ -83,14 +84,13 @@ def estimate(
             f"--mean-tokens is {mean_tokens:g}; expected 1 to {longest}, which is "
             "sampling.max_tokens"
         )
-    console = Screen()
-    with working(Screen(stderr=True)):
+    with importing("transformers"):
         from rlobj_cli.screen.estimating import chosen, show
     with working(Screen(stderr=True), "reading config.json"):
         estimated = chosen(built, gpus, mean_tokens, used)
     if as_json:
         typer.echo(estimated.json())
     else:
-        show(console, estimated)
+        show(Screen(), estimated)
     if not estimated.memory.fits:
         raise typer.Exit(2)

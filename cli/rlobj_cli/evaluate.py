@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlobj.reporting.terminal import Screen, show_markdown, working
+from rlobj.reporting.terminal import Screen, importing, show_markdown
 from rlobj_cli.screen import options
 from rlobj_cli.screen.console import calm_libraries
 from rlobj_cli.screen.groups import DefaultGroup, NamelessCommand
@@ -100,7 +100,7 @@ def show(directory: options.Evaluation) -> None:
 def _loaded() -> tuple[Screen, Any, Any]:
     """A console, the library's module, and the class that shows an evaluation's progress."""
     console = Screen()
-    with working(console):
+    with importing("torch", "transformers"):
         from rlobj import evaluation as evaluations
         from rlobj_cli.screen.evaluating import EvaluationScreen
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
-from rlobj.reporting.terminal import Screen, number, reading, say, table, working
+from rlobj.reporting.terminal import Screen, importing, number, reading, say, table
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.options import Json, Step, Trust
 
@@ -92,7 +92,7 @@ def replay(
       rlobj replay RUN --rule "prob < P" --sweep P=0.1..0.9:9 --figure p.svg
     """
     console = Screen()
-    with working(console):
+    with importing("torch"):
         from rlobj.insight import replay as replay_run
         from rlobj.reporting.figures import save_figure
     objectives = [name.strip() for name in (preset or "").split(",") if name.strip()]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rlobj.reporting.terminal import Screen, say, table, working
+from rlobj.reporting.terminal import Screen, importing, say, table, working
 from rlobj_cli.screen.console import show_page
 from rlobj_cli.screen.options import Runs
 
@@ -42,7 +42,7 @@ def report(
       rlobj report runs/* --out comparison.html --figures figures
     """
     console = Screen()
-    with working(console):
+    with importing("torch"):
         from rlobj.insight.run_report import read_runs, summary, times, write_report
     with working(console, "reading the runs"):
         read = read_runs(runs)

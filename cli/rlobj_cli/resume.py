@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+import rlobj
+from rlobj.reporting.terminal import importing
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
 
@@ -36,9 +38,9 @@ def resume(
       rlobj resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj resume RUN --processes 4 --strategy zero3
     """
-    import rlobj
-    from rlobj.settings.layers import parse_setting
-    from rlobj_cli.screen.training import explained, process_console, run_screen
+    with importing("torch"):
+        from rlobj.settings.layers import parse_setting
+        from rlobj_cli.screen.training import explained, process_console, run_screen
 
     named = setting_layers(
         {

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rlobj.base.errors import RunError
 from rlobj.base.files import last_lines
-from rlobj.reporting.terminal import Screen, preparing_policy, working
+from rlobj.reporting.terminal import Screen, importing, preparing_policy, working
 from rlobj_cli.screen.console import calm_libraries
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def serve(
     """
     console = Screen()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with working(console):
+    with importing("torch", "transformers"):
         from rlobj.evaluation.engines import find_model
         from rlobj.models.gguf_files import stored_as
         from rlobj.settings.layers import merged, parse_setting

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+import rlobj
 from rlobj.base.errors import ConfigError, nearest
+from rlobj.reporting.terminal import importing
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
 
@@ -129,10 +131,10 @@ def train(
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    import rlobj
-    from rlobj.conversations.settings import named_tools
-    from rlobj.settings.layers import parse_setting, reward_settings
-    from rlobj_cli.screen.training import DryRunScreen, explained, process_console, run_screen
+    with importing("torch"):
+        from rlobj.conversations.settings import named_tools
+        from rlobj.settings.layers import parse_setting, reward_settings
+        from rlobj_cli.screen.training import DryRunScreen, explained, process_console, run_screen
 
     named = setting_layers(
         {

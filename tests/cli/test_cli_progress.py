@@ -62,8 +62,15 @@ def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> Non
     assert len(steps) == 21
     numbers = "max ratio 12.35  grad norm 0.500  lr 1.0e-06  length 1,234.5  gap 2.0e-07"
     assert text.count(numbers) == 20
-    assert "step 200/200  reward 1.000  held-out accuracy 0.750 ± 0.100" in text
+    assert "step 200/200  reward 1.000  held-out accuracy 75.0% ± 10.0%" in text
     assert not {character for character in text if ord(character) < 32} - {"\n"}
+
+
+def test_slow_steps_have_a_plain_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlobj.training.progress.EVERY", -1.0)
+    out = console(80, terminal=False)
+    train(PlainScreen(out), 200)
+    assert text_of(out).count("max ratio") == 200
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -78,7 +85,7 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
     reward = next(line for line in lines if line.startswith("reward"))
     assert reward.split()[1:] == ["0.125", "1.000", "▁▂▃▄▅▆▇█"]
     accuracy = next(line for line in lines if line.startswith("held-out"))
-    assert accuracy.split()[2:4] == ["0.500", "0.750"]
+    assert accuracy.split()[2:4] == ["50.0%", "75.0%"]
     assert "8/8" in lines[0]
     latest = {
         "largest ratio": "12.35",

@@ -6,7 +6,7 @@ import time
 
 from screens import console, text_of
 
-from rlobj.reporting.terminal import preparing_policy, working
+from rlobj.reporting.terminal import importing, number, preparing_policy, working
 
 
 def test_working_shows_the_time_and_the_newest_line() -> None:
@@ -15,6 +15,19 @@ def test_working_shows_the_time_and_the_newest_line() -> None:
         time.sleep(0.05)
     assert "starting, 0 s" in text_of(screen)
     assert "shard 3 of 9" in text_of(screen)
+
+
+def test_importing_is_one_line_on_stderr_with_what_is_not_imported_yet(capsys) -> None:
+    with importing("json", "no_such_package"):
+        pass
+    with importing("json"):
+        pass
+    assert capsys.readouterr() == ("", "importing no_such_package ...\n")
+
+
+def test_small_speeds_are_ordinary_numbers() -> None:
+    speeds = [number(speed, 0) for speed in (1234.6, 7.3, 0.87, 0.0)]
+    assert speeds == ["1,235", "7", "0.87", "0"]
 
 
 def test_preparing_the_policy_is_two_lines_in_a_log() -> None:

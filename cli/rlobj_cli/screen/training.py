@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.launched import PROGRESS, first_process, started_processes
-from rlobj.reporting.terminal import Screen, facts_grid
+from rlobj.reporting.terminal import Screen, facts_grid, importing
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training.opened_run import OpenedRun
 from rlobj.training.progress import RunScreen, screen_of
@@ -40,8 +40,8 @@ class DryRunScreen(RunScreen):
 
     def opened(self, run: OpenedRun) -> None:
         """Print every setting of the run with its origin, the memory, and the objective."""
-        from rlobj_cli.screen.header import show_dry_run
-
+        with importing("transformers"):
+            from rlobj_cli.screen.header import show_dry_run
         show_dry_run(self.console, run)
 
 

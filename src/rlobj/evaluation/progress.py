@@ -46,14 +46,15 @@ class EvaluationProgress(Stages, EvaluationCallback):
             self.console.print(Text(f"  {self._doing}{self._benchmark}: {text}"))
 
     def started(self, name: str) -> None:
-        """Show a spinner."""
-        self.stage(working(self.console, f"loading {name}"))
+        """Show what is loaded."""
+        self.opening(f"loading {name}")
 
     def ready(self, facts: Mapping[str, str]) -> None:
-        """Print the facts."""
+        """Print the facts, and show what goes on until the first responses are there."""
         self._stored = "folder" in facts
         self._shown.close()
         self.console.print(facts_grid(facts))
+        self.stage(working(self.console, self._doing.strip() or "sampling"))
 
     def noted(self, text: str, *, warning: bool = False) -> None:
         """Print the text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
+from rlobj.base.launched import PROGRESS, first_process
 from rlobj.reporting import visible
 
 T = TypeVar("T")
@@ -74,14 +76,12 @@ def shown_lines(text: str) -> str:
 
 
 @contextlib.contextmanager
-def working(
-    console: Console, doing: str = "loading", news: Callable[[], str] = str
-) -> Iterator[None]:
+def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iterator[None]:
     """Show what is going on and for how many seconds; only on a terminal, and removed at the end.
 
     Args:
         console: the screen.
-        doing: what is going on; importing the library takes seconds.
+        doing: what is going on.
         news: called four times per second for a line to show below; "" = no line.
     """
     if not console.is_interactive:
@@ -102,6 +102,25 @@ def working(
         redirect_stdout=sys.stdout.isatty(),  # else a file would lose what others print
     ):
         yield
+
+
+@contextlib.contextmanager
+def importing(*packages: str) -> Iterator[None]:
+    """Say on stderr which of these packages are imported inside, which takes seconds.
+
+    Off a terminal it is one line. Nothing is shown for packages that are already imported.
+    """
+    names = [name for name in packages if name not in sys.modules]
+    hidden = not names or not first_process() or os.environ.get(PROGRESS) == "none"
+    with opening(Screen(stderr=True, quiet=hidden), f"importing {' and '.join(names)}"):
+        yield
+
+
+def opening(console: Console, doing: str) -> AbstractContextManager[None]:
+    """`working`, and off a terminal a line."""
+    if not console.is_interactive:
+        console.print(Text(f"{doing} ..."), soft_wrap=True)
+    return working(console, doing)
 
 
 @contextlib.contextmanager
@@ -176,6 +195,10 @@ class Stages:
         self._shown.close()
         return self._shown.enter_context(what)
 
+    def opening(self, what: str) -> None:
+        """Show what is loaded or opened."""
+        self.stage(opening(self.console, what))
+
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """Show the supervised steps that make the embedded policy."""
         if done == 1:
@@ -217,5 +240,5 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or math.isnan(value):
         return "–"
     if value and abs(value) < 10**-digits:
-        return f"{value:.1e}"
+        return f"{value:.1e}" if digits else f"{value:.2g}"
     return f"{value:,.{digits}f}"

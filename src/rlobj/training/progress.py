@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
@@ -52,6 +52,8 @@ TURNS = [
 ]
 """The same of conversations."""
 
+EVERY = 10.0
+"""Seconds without a line in a log after which the next step has one."""
 RECENT = 20
 """Steps whose mean duration is the estimate for the steps to come."""
 
@@ -84,7 +86,7 @@ class RunScreen(Stages, Callback):
         self.steps = self.done = 0
         self.header, self.results = header, results
         self.history: list[Mapping[str, Any]] = []
-        self.ended_at = time.time()
+        self.ended_at = self._printed = time.time()
         self._findings: set[str] = set()
 
     def opened(self, run: OpenedRun) -> None:
@@ -190,17 +192,18 @@ class PlainScreen(RunScreen):
     """Prints a line now and then, without control characters: for log files."""
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Print a line after each twentieth of the run and after each evaluation."""
+        """Print a line after each twentieth of the run and each evaluation, and each 10 s."""
         super().add(line)
         key, name = measure_of([line])
+        due = self.done % max(1, self.steps // 20) == 0 or self.ended_at - self._printed > EVERY
         if self.done == 0:
             say(self.console, Text(f"{self._name()}  {name} {held_out(line)}"))
-        elif self.done % max(1, self.steps // 20) == 0 or self.done == self.steps or key in line:
+        elif due or self.done == self.steps or key in line:
             self.show()
 
     def show(self) -> None:
         """Print the newest step."""
-        line = self.history[-1]
+        line, self._printed = self.history[-1], self.ended_at
         parts = [self._name()]
         for _, text, key, digits in self.measures:
             if not key.startswith("eval/"):
@@ -231,7 +234,7 @@ class LiveScreen(RunScreen):
         return bar
 
     def __enter__(self) -> Self:
-        self.stage(working(self.console))
+        self.stage(working(self.console, "reading the settings"))
         return self
 
     def started(self, facts: Mapping[str, str]) -> None:
@@ -266,8 +269,10 @@ class LiveScreen(RunScreen):
         table.add_column("history", style="cyan", no_wrap=True)
         room = max(10, self.console.width - 48)
         for name, _, key, digits in self.measures:
-            values = self.series(key)
-            first, now = (number(values[i], digits) if values else "–" for i in (0, -1))
+            values, text = self.series(key), partial(number, digits=digits)
+            if key.startswith("eval/"):
+                text = measure_of(self.history).text
+            first, now = (text(values[i]) if values else "–" for i in (0, -1))
             table.add_row(Text(name), first, now, sparkline(self.course(key), room))
         return table
 
@@ -305,8 +310,9 @@ def screen_of(console: Console) -> type[RunScreen]:
 def held_out(line: Mapping[str, Any]) -> str:
     """The held-out accuracy or reward ± its standard error over samples, or over problems."""
     measure = measure_of([line])
-    value, error = number(line.get(measure.key)), measure.error(line, math.nan)
-    return value if math.isnan(error) else f"{value} ± {number(error)}"
+    value, error = line.get(measure.key), measure.error(line, math.nan)
+    text = "–" if value is None or math.isnan(value) else measure.text(value)
+    return text if math.isnan(error) else f"{text} ± {measure.text(error)}"
 
 
 def clock(seconds: float) -> str:

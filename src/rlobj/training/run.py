@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -235,6 +236,8 @@ def _train(
     elif launching:
         result = train_in_processes(run, screen)
     else:
+        for callback in listeners if "rlobj.training.loop.running" not in sys.modules else ():
+            callback.opening("importing transformers")
         from rlobj.training.loop.running import run_training
 
         with saying_how_to_go_on(run):

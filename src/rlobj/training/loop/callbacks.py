@@ -19,6 +19,9 @@ class Callback:
     def opened(self, run: OpenedRun) -> None:
         """The settings of the run are checked: `run.config`. Nothing is written or loaded yet."""
 
+    def opening(self, what: str) -> None:
+        """A stage before the first step begins, such as "loading the model"."""
+
     def warm_starting(self, done: int, total: int, loss: float) -> None:
         """The supervised training of the embedded policy has done some of its steps."""
 

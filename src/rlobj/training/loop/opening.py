@@ -50,6 +50,7 @@ from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
 from rlobj.sizing.choosing import explained, held_out_share, settled
 from rlobj.sizing.fitting import Choice
+from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
 from rlobj.training.loop.inputs import CallerInputs
@@ -85,8 +86,9 @@ def open_trainer(
         stored = read_settings(Path(out)) if resume and is_run(Path(out)) else None
         config, choices, parallel = open_hardware(config, inputs.passed("model"), stored, stack)
         comm, autocast = parallel.comm, arithmetic(config.model)
+        opening = partial(_opening, inputs.callbacks, comm)
         run = _open_folder(config, out, resume, comm, stack)
-        with together(comm, "loading the problems"):
+        with opening("loading the problems"):
             choices += held_out_share(config, rows=inputs.passed("data") is not None)
             config = settled(config, choices)
             train, test, note = _problems(config, inputs)
@@ -94,14 +96,14 @@ def open_trainer(
             check_named(config.environment)
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
-        with together(comm, "checking the reward"):
+        with opening("checking the reward"):
             grader = stack.enter_context(inputs.grader(config, [*train, *test]))
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, inputs, parallel, stack)
         newest = _newest(run, comm) if resume else None
         objective = config.resolved_objective()
-        with together(comm, "loading the model"):
+        with opening("loading the model"):
             policy = initial.trained(newest)
             threads = config.training.threads
             torch.set_num_threads(usual_threads(policy.model) if threads == "auto" else threads)
@@ -119,7 +121,7 @@ def open_trainer(
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
-        with together(comm, "opening the sampler"):
+        with opening("opening the sampler"):
             sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial, run)
             if sampler is not inputs.sampler:
                 stack.callback(sampler.close)
@@ -135,6 +137,15 @@ def open_trainer(
         stack.callback(trainer.trackers.close)
         trainer.start(_facts(trainer, inputs, size, note, choices, changes))
         yield trainer
+
+
+@contextlib.contextmanager
+def _opening(callbacks: Sequence[Callback], comm: ProcessGroup, what: str) -> Iterator[None]:
+    """Tell the callbacks what is opened, and `together` about it."""
+    for callback in callbacks:
+        callback.opening(what)
+    with together(comm, what):
+        yield
 
 
 def _open_folder(
@@ -155,7 +166,7 @@ def _open_folder(
 
 
 def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], list[Problem], str]:
-    """Training problems, held-out problems, and a note that says why there are none of these.
+    """Training and held-out problems, and why there are none of these, or not all.
 
     If a source has no test part, all of it is trained on and the run is not evaluated.
 
@@ -180,10 +191,11 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         logger.warning("no held-out evaluation: %s", error)
         note = " (no test split; to evaluate, use data.test=FILE or data.test_fraction=0.1)"
         return train, [], note
-    test = test[: config.evaluation.problems]
+    test, whole = test[: config.evaluation.problems], len(test)
+    note = f", the first of {whole} (evaluation.problems)" if len(test) < whole else ""
     if warning := known_problems(train, test):
         logger.warning(f"{', '.join(source_names(data.test or data.source))}: {warning}")
-    return train, test, ""
+    return train, test, note
 
 
 def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
@@ -346,7 +358,7 @@ def _facts(
         trainer: the run.
         inputs: of the caller.
         size: of the model.
-        note: why there are no held-out problems.
+        note: why there are no held-out problems, or not all.
         choices: settings that were chosen.
         changes: settings that a resumed run has changed.
     """
