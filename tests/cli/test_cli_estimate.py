@@ -81,7 +81,6 @@ def test_a_run_that_does_not_fit_shows_what_to_type(eight: Path) -> None:
 def test_bad_input_is_one_sentence(eight: Path) -> None:
     for words, message in (
         (("--gpus", "many"), "expected the number of GPUs"),
-        ((), "this machine has no GPU: name the GPUs, such as --gpus 8x80"),
         (("--gpus", ""), "gpus is ''; expected the number of GPUs"),
         (("--gpus", "8x0.0000001"), "from 1 to 10000"),
         (("--gpus", "9999999x80"), "expected the number of GPUs"),
@@ -145,10 +144,30 @@ def test_a_model_that_the_hub_does_not_have_is_refused(
 
 def test_without_a_hub_only_this_machine_is_asked(hub: list[Exception]) -> None:
     hub.append(ConnectionError("no route"))
-    texts = {}
-    for command, code in zip(COMMANDS, (2, 0), strict=True):
+    for command in COMMANDS:
         result = runner.invoke(app, [*command, "--model", "nobody/none"])
-        assert result.exit_code == code, result.output
-        texts[command[0]] = " ".join(result.output.split())
-    assert "hf download ID config.json --local-dir FOLDER" in texts["estimate"]
-    assert "the config.json of nobody/none is not on this machine" in texts["train"]
+        assert result.exit_code == 2, result.output
+        text = " ".join(result.output.split())
+        assert "'nobody/none' is not on this machine, and the hub does not answer" in text
+        assert "hf download nobody/none" in text
+
+
+def test_without_a_gpu_the_estimate_is_that_of_this_cpu(
+    eight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlobj_cli.screen.estimating.card_bytes", lambda: None)
+    for words in ((), ("--gpus", "cpu")):
+        text = " ".join(output("--model", eight, *words).split())
+        assert "this machine has" in text
+        assert "GFLOP/s, measured on this CPU" in text
+        assert "sampling.engine=transformers" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+def test_a_context_without_room_for_a_prompt_is_refused(
+    command: tuple[str, ...], eight: Path
+) -> None:
+    words = [*command, "--model", str(eight), "--set", "sampling.max_tokens=32768"]
+    result = runner.invoke(app, words)
+    assert result.exit_code == 2
+    assert "leaves no room for a prompt: the model's context is 32768" in result.output

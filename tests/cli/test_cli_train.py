@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     words = ("--preset", "grpo", "--strategy", "zero3", "--processes", "2", "--dry-run")
     lines = output(*words).splitlines()
     [start] = [i for i, line in enumerate(lines) if "memory of a process, MiB" in line]
-    assert "(zero3, processes: 2)" in lines[start + 1]
+    assert "(zero3, processes: 2," in lines[start + 1]
     shown = {line[:28].strip(): line[28:].split() for line in lines[start:]}
     assert shown["weights"] == ["0.2"] * 4
     assert shown["moments"] == ["0.3"] * 4
@@ -131,6 +132,38 @@ def test_a_resumed_run_refuses_the_options_of_a_new_one(tmp_path: Path) -> None:
 )
 def test_words_of_other_programs_are_answered_with_what_to_type(words, typed) -> None:
     assert typed in printed(*words, code=2, columns=200)
+
+
+def test_a_dry_run_shows_the_micro_batch_of_short_prompts_and_no_share_of_a_hash(
+    tmp_path: Path,
+) -> None:
+    save_tiny_policy(tmp_path / "policy")
+    rows = [f'{{"prompt": "{i}+1=", "answer": "{i + 1}"}}\n' for i in range(60)]
+    (tmp_path / "sums.jsonl").write_text("".join(rows))
+    words = ("--preset", "grpo", "--model", str(tmp_path / "policy"), "--dry-run")
+    sizes = ("prompts_per_step=4", "group_size=4", "max_tokens=6")
+    words += tuple(word for size in sizes for word in ("--set", f"sampling.{size}"))
+    data = ("--data", str(tmp_path / "sums.jsonl"), "--set", "data.template={prompt}")
+    text = " ".join(output(*words, *data).split())
+    [tokens] = re.findall(r"micro-batch: up to (\d+) tokens", text)
+    assert int(tokens) == 16 * (5 + 6)  # "59+1=", and a response of 6
+    assert "test_fraction: auto" in text
+    assert "of 60 problems are held out" in text
+    assert "has no such column" in output(
+        *words, *data, "--set", "data.template={question}", code=2
+    )
+
+
+def test_a_chat_template_without_tools_is_refused_before_the_weights(tmp_path: Path) -> None:
+    folder = save_tiny_policy(tmp_path / "policy")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    for weights in folder.glob("*.safetensors"):
+        weights.write_bytes(b"never read")
+    words = ("--preset", "grpo", "--model", str(folder), "--task", "addition")
+    text = output(*words, "--tools", "calculator", "--dry-run", code=2)
+    assert "does not write the calls of tools" in text
 
 
 # Real runs.

@@ -244,6 +244,9 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
         load(path)
     with pytest.raises(DataError, match=r"no column 'golds'.*Did you mean 'gold'\?"):
         load(path, columns=Columns(prompt="text", answer="golds"))
+    both = r"the prompt \(.*\) and the answer \(.*prompt=COLUMN and data\.columns\.answer=COLUMN"
+    with pytest.raises(DataError, match=both):
+        load(path)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.settings.building import compose
+from rlobj.settings.layers import parse_setting
 from rlobj.settings.presets import preset_names
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.starting import doubts, refuse_senseless
@@ -78,3 +79,17 @@ def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
         assert "no effect without whole_batches=true" in doubt
         assert found(**setting, whole_batches=True) == []
     assert found(max_batches=3) == []
+
+
+def test_a_template_with_a_backslash_and_an_n_is_doubtful() -> None:
+    texts = {r"{prompt}\nA:": 1, "{prompt}\nA:": 0, r"{prompt} with \neq and \boxed{}": 0}
+    for text, count in texts.items():
+        warned = [doubt for doubt in doubts(grpo(data={"template": text})) if "$'" in doubt]
+        assert len(warned) == count, text
+    quoted = parse_setting(r'data.template="{prompt}\nA:"')
+    assert quoted == {"data": {"template": "{prompt}\nA:"}}
+
+
+def test_true_is_no_number() -> None:
+    with pytest.raises(ConfigError, match=r"threads .*at least 1 or auto, got 'true'"):
+        grpo(training={"threads": True})

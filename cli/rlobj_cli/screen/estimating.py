@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, Message
-from rlobj.models.location import ask_hub
+from rlobj.models.checking import check_model
 from rlobj.reporting.terminal import facts_grid, say, table
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
 from rlobj.sizing.fitting import Choice, choose, ways
-from rlobj.sizing.memory import MARGIN, PHASES, Memory
+from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
-from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
-from rlobj.sizing.workload import DECODING, USED, Work, work
+from rlobj.sizing.sizes import GIB, Cards, Processor, Size, card_bytes
+from rlobj.sizing.workload import DECODING, Work, work
 from rlobj.training.parallel.environment import resolve_strategy
 from rlobj_cli.screen.console import plain_value
 from rlobj_cli.screen.errors import typed
@@ -73,38 +73,45 @@ def estimated(
     ranks: int,
     cards: Cards | None,
     mean: float | None = None,
-    used: float = USED,
+    used: float | None = None,
     choices: Sequence[Choice] = (),
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
     strategy = resolve_strategy(config.training.strategy, os.environ)
-    memory = estimate_memory(config, size, strategy, ranks, cards and cards.bytes)
+    memory = estimate_memory(config, size, strategy, ranks, cards and cards.gpu)
     done = cards and work(config, size, memory, cards, mean=mean, used=used)
-    fitting = ways(config, size, strategy, cards) if cards and not memory.fits else ()
+    fitting = () if memory.fits or cards is None else ways(config, size, strategy, cards)
     return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
-def chosen(config: RunConfig, gpus: str | None, mean: float | None, used: float) -> Estimated:
-    """The estimate of a run after `choose`, on some GPUs; None = those of this machine.
+def chosen(
+    config: RunConfig, gpus: str | None, mean: float | None, used: float | None
+) -> Estimated:
+    """The estimate of a run after `choose`, on some GPUs or on this machine's CPU ("cpu").
+
+    None = the GPUs of this machine, or its CPU if it has none.
 
     Raises:
-        ConfigError: there are no GPUs, `gpus` is something else, there is no such model, or its
+        ConfigError: `gpus` is something else, there is no such model, or its
             config.json cannot be read or has a number that no model has.
     """
-    if gpus is not None:
-        cards = Cards.parse(gpus)
-    elif card := card_bytes():
+    check_model(config)
+    card = card_bytes() if gpus is None else None
+    if card:
         cards = Cards(torch.cuda.device_count(), card)
     else:
-        raise ConfigError("this machine has no GPU: name the GPUs, such as --gpus 8x80")
-    size = Size.named(config.model, local=not ask_hub(config.model.name))
+        cards = Processor.here() if gpus in (None, "cpu") else Cards.parse(gpus)
+    size = Size.named(config.model, local=True)
     if size is None:
         raise ConfigError(
-            f"the config.json of {config.model.name} is neither on this machine nor on the hub, or "
-            "transformers cannot read it. Expected a folder with a config.json, or the id of a "
-            "model on the hub: get one with: hf download ID config.json --local-dir FOLDER"
+            f"transformers cannot read the config.json of {config.model.name}. Expected a folder "
+            "with a config.json, or the id of a model on the hub: get one with: "
+            "hf download ID config.json --local-dir FOLDER"
         )
-    choices = choose(config, size, cards)
+    if cards.gpu is None:
+        choices = choose_settings(config, size, None, {})
+    else:
+        choices = choose(config, size, cards)
     config = settled(config, choices)
     return estimated(config, size, cards.count, cards, mean, used, choices)
 
@@ -127,7 +134,7 @@ def short(config: RunConfig, ranks: int) -> str:
 def show(console: Console, estimate: Estimated) -> None:
     """Print an estimate, with the choices and the changes with which the run fits."""
     cards, name = estimate.cards, Path(str(estimate.config.model.name or "embedded")).name
-    on = f"{cards.count} x {cards.bytes / GIB:g} GiB ({cards.kind})" if cards else "the CPU"
+    on = f"{cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})" if cards else "the CPU"
     title = f"  {name}, {estimate.size.total / 1e9:.2f} billion parameters, on {on}"
     console.print(Text.assemble(("rlobj estimate", "bold"), title), soft_wrap=True)
     show_tables(console, estimate)
@@ -147,7 +154,7 @@ def show_choices(console: Console, choices: Sequence[Choice]) -> None:
     shown = table("setting that was chosen", "because")
     for choice in choices:
         if choice.reason:
-            shown.add_row(f"{choice.setting}={plain_value(choice.value)}", choice.reason)
+            shown.add_row(f"{choice.setting}={plain_value(choice.written())}", choice.reason)
     if shown.row_count:
         console.print(shown)
 
@@ -156,17 +163,24 @@ def show_tables(console: Console, estimate: Estimated) -> None:
     """Print the memory of a process by part and phase; with GPUs also tokens, hours and disk."""
     memory = estimate.memory
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
-    text = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks})"
+    batch = micro_batch(estimate.config, estimate.size, estimate.ranks, memory.card)
+    text = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks},\n"
+    text += f"micro-batch: up to {batch.tokens:,} tokens)"
     shown = table(text, right=PHASES)
     for part, sizes in memory.parts.items():
         if any(sizes):
             shown.add_row(part, *(f"{size / unit:.1f}" if size else "" for size in sizes))
     shown.add_section()
     shown.add_row("together", *(f"{size / unit:.1f}" for size in memory.needed))
+    if estimate.cards is not None and memory.card is None:
+        shown.add_row("this machine has", *[f"{estimate.cards.bytes / unit:.1f}"] * 4)
     if memory.card is not None:
         free = f"{(1 - MARGIN) * memory.card / unit:.1f}"
         shown.add_row(f"the GPU, less {MARGIN:.0%} for CUDA and NCCL", *[free] * 4)
     console.print("", shown, sep="\n")
+    if estimate.cards and memory.card is None and max(memory.needed) > estimate.cards.bytes:
+        text = "It needs more than that. Use a smaller training.micro_batch_tokens, "
+        say(console, Text(f"{text}sampling.batch_tokens or model", style="red"))
     for assumption in memory.assumed:
         say(console, Text(f"assumed: {assumption}", style="yellow"))
     if estimate.work is not None and estimate.cards is not None:
@@ -181,14 +195,18 @@ def _facts(estimate: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
             f"{name} {amount / unit:,.0f}" for name, amount in parts.items() if amount >= unit / 2
         )
 
+    speed = f"{cards.speed.flops / 1e12:.0f} TFLOP/s"
+    share = f", and {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation"
+    if cards.gpu is None:  # measured here, a moment ago
+        speed, share = f"{cards.speed.flops / 1e9:.0f} GFLOP/s, measured on this CPU", ""
     facts = {
         "tokens": f"{done.tokens / 1e6:.2f} million a step are trained on; {done.responses:,} "
         f"responses of {done.mean:,.0f} tokens to prompts of {done.prompt:,} are sampled, an "
         "assumption: set --mean-tokens",
         "seconds": f"{sum(done.seconds.values()):,.0f} a step: {listed(done.seconds)}",
-        "hours": f"{done.hours:,.1f} for {done.steps} steps, by arithmetic and not measured: "
-        f"{done.used:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s (set --utilization), and "
-        f"{DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation",
+        "hours": f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps, by "
+        "arithmetic and not measured: "
+        f"{done.used:.0%} of {speed} (set --utilization){share}",
         "disk": f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}",
         "host": f"{estimate.memory.host / GIB:,.0f} GiB of memory a process, while it loads",
     }

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.data.sources import source_names
-from rlobj.models.location import ask_hub
+from rlobj.models.checking import longest_prompt
 from rlobj.reporting.terminal import facts_grid, say
 from rlobj.runs.configuration import dump_config
 from rlobj.settings.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
@@ -20,8 +20,8 @@ from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import doubts
 from rlobj.settings.trust import imports
 from rlobj.sizing.choosing import choose_settings, held_out_share, settled
-from rlobj.sizing.fitting import require_memory
-from rlobj.sizing.sizes import Cards, Size, card_bytes
+from rlobj.sizing.fitting import Choice, require_memory, with_settings
+from rlobj.sizing.sizes import Cards, Processor, Size, card_bytes
 from rlobj.training.opened_run import OpenedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
@@ -80,16 +80,18 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
         ConfigError: the run cannot fit the GPU, or the hub has no such model.
     """
     config, layers = run.config, run.layers
-    ask_hub(config.model.name)
     show_header(console, config, layers)
     origin_of = {path: name for path, name in origins(layers).items() if path != "preset"}
     card = card_bytes()  # what a GPU run chooses depends on the hub's config.json
-    size = Size.named(config.model, local=card is None)
+    size = Size.named(config.model, local=True)
     cards = None if card is None else Cards(run.processes, card)
     choices = choose_settings(config, size, cards, os.environ)
+    held_out: list[Choice] = []
+    longest = None
     local = all(Path(name).exists() for name in source_names(config.data.source))
     if config.model.name is None or local:  # not from the hub
-        choices += held_out_share(config)
+        held_out = held_out_share(config)
+        longest = longest_prompt(settled(config, held_out))
     config = settled(config, choices)
     origin_of |= {choice.setting: "auto" for choice in choices if choice.reason}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
@@ -97,7 +99,7 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     show_yaml(console, annotated_yaml(dump_config(config), origin_of))
     console.print()
     show_explanation(console, config.explanation())
-    show_choices(console, choices)
+    show_choices(console, [*choices, *held_out])
     if size is None:
         name = config.model.name
         text = (
@@ -106,7 +108,10 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
         )
         say(console, Text(text))
     else:
-        estimate = estimated(config, size, run.processes, cards)
+        if longest is not None:
+            longest = min(longest, config.data.max_prompt_tokens or longest)
+            config = with_settings(config, {"data.max_prompt_tokens": longest})
+        estimate = estimated(config, size, run.processes, cards or Processor.here())
         show_tables(console, estimate)
         require_memory(config, size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):

@@ -1,8 +1,9 @@
-"""The address space of this process, and its limit."""
+"""The address space of this process, its limit, and the memory of this machine."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 
 
@@ -13,6 +14,11 @@ def peak_memory() -> int:
             if line.startswith("VmPeak:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def physical_memory() -> int:
+    """The bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def memory_is_short() -> bool:

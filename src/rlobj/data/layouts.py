@@ -20,7 +20,7 @@ from numbers import Integral, Rational, Real
 from typing import Any, Literal
 
 from rlobj.answers.boxes import last_box
-from rlobj.base.errors import DataError, Setting, nearest
+from rlobj.base.errors import DataError, Message, Setting, nearest
 from rlobj.base.validation import Model, half_surrogates
 from rlobj.data.problems import Problem, Row, decoded, digest
 
@@ -175,12 +175,15 @@ def find_columns(
             )
         elif common:
             chosen_columns[part] = common[0]
-        elif part in required:
-            raise DataError(
-                f"{where}: found no column for the {part} (looked for {', '.join(KNOWN[part])}). "
-                f"The columns are: {', '.join(names)}. Name one: ",
-                Setting(f"data.columns.{part}", "COLUMN"),
-            )
+    missing = [part for part in ("prompt", "answer") if part not in chosen_columns]
+    if any(part in required for part in missing):
+        looked = [f"{part} (looked for {', '.join(KNOWN[part])})" for part in missing]
+        settings = [Setting(f"data.columns.{part}", "COLUMN") for part in missing]
+        raise DataError(
+            f"{where}: found no column for the {' and the '.join(looked)}. "
+            f"The columns are: {', '.join(names)}. Use ",
+            Message.joined(" and ", settings),
+        )
     return Columns(**chosen_columns)
 
 

@@ -66,7 +66,8 @@ def format_prompt(template: str, problem: Problem) -> str:
         if name in problem.extra:
             return str(decoded(problem.extra[name], f"problem {problem.id}, column '{name}'"))
         raise ConfigError(
-            f"data.template contains '{{{name}}}', but problem {problem.id} has no such column."
+            f"data.template contains '{{{name}}}', but problem {problem.id} has no such column. "
+            "The question is written {prompt}, whatever its column is called."
             f"{nearest(name, ['prompt', *problem.extra])} "
             f"To write the text itself, use '{{{{{name}}}}}'."
         )

@@ -292,6 +292,29 @@ def load_problems(
     return unique.problems
 
 
+def check_columns(config: DataConfig, *, answers: bool = True) -> None:
+    """Check the first problem of a local source: its columns, and what the template reads of it.
+
+    Args:
+        config: the source; several sources are not read.
+        answers: as in `load_problems`.
+
+    Raises:
+        DataError: the file cannot be read, or lacks a column.
+        ConfigError: the template reads another column.
+    """
+    source = config.source
+    if isinstance(source, str) and source not in TASKS and path_of(source).exists():
+        columns, strict = _columns(source, config)
+        reader, duplicates = (
+            RowReader(columns, strict=strict, answers=answers),
+            DuplicateFilter(columns),
+        )
+        for problem in _problems(source, config.split, config, reader, duplicates, fallback=True):
+            format_prompt(config.template, problem)
+            return
+
+
 def _mixed(
     config: DataConfig, sources: Sequence[Source], split: Literal["train", "test"], answers: bool
 ) -> list[Problem]:

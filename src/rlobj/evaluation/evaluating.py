@@ -41,7 +41,7 @@ from rlobj.samplers.types import check_prompts
 from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.settings.presets import flattened
 from rlobj.settings.run_config import settings_of
-from rlobj.settings.starting import refuse_tools, unread_environment
+from rlobj.settings.starting import refuse_tools, unread_breaks, unread_environment
 from rlobj.settings.trust import imports, require_trust
 
 AUTO = "auto"
@@ -240,6 +240,8 @@ def _run(
     limits = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
     if limits and not any(problem_set.config.environment.active for problem_set in sets):
         callback.noted(unread_environment(sorted(limits)), warning=True)
+    for doubt in {doubt for problem_set in sets for doubt in unread_breaks(problem_set.config)}:
+        callback.noted(doubt, warning=True)
     home = Path.cwd()  # the code of a reward may leave it
     out = out if out in (None, AUTO) else home / out
     for problem_set in sets:

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlobj.base.digests import MODEL_FILES, model_digest
 from rlobj.base.errors import ConfigError, MissingExtra, nearest, reported
 from rlobj.base.folders import refuse_others
 from rlobj.base.paths import path_of
-from rlobj.base.targets import require_file
-from rlobj.data.sources import require_source, source_names
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.layout import is_run
-from rlobj.settings.run_config import ModelConfig, RunConfig, settings_of
-from rlobj.settings.starting import refuse_senseless
-from rlobj.settings.trust import named_code
 
-
-def require_inputs(config: RunConfig) -> None:
-    """Check what a run is about to learn from, without loading a model or problems.
-
-    Raises:
-        ConfigError: as `refuse_senseless` and `require_model`.
-        DataError: as `require_source`.
-    """
-    refuse_senseless(config)
-    models = [(f"scores.{name}.model", score.model) for name, score in config.scores.items()]
-    models += [("model.name", config.model.name)]
-    models += [("rewards.model", name) for name in config.rewards.models]
-    for setting, name in models:
-        if name not in (None, "policy"):
-            with reported(ConfigError, setting, ConfigError):
-                require_model(name)
-                if setting == "rewards.model" and is_gguf(path_of(name)):
-                    raise ConfigError(f"{name} is a GGUF file; expected a folder or a hub id")
-    for source in (*source_names(config.data.source), *source_names(config.data.test)):
-        require_source(source)
-    settings = settings_of(config)
-    sections = ("rewards", "columns", "environment")
-    for target in named_code({name: settings[name] for name in sections}):
-        if ".py:" in target:
-            require_file(target)
+if TYPE_CHECKING:
+    from rlobj.settings.run_config import ModelConfig
 
 
 def require_model(name: str) -> None:
@@ -90,20 +64,30 @@ def require_model(name: str) -> None:
     raise ConfigError(f"there is no {kind} '{name}'.{advice}")
 
 
-def ask_hub(name: str | None) -> bool:
-    """Whether the hub answers, if a model is no path; a ConfigError if it has no such model."""
-    from huggingface_hub import HfApi
+def on_hub(name: str | None) -> bool:
+    """Whether a model is fetched from the hub, because it is not on this machine.
+
+    Raises:
+        ConfigError: it is not there either, or the hub does not answer.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import RepositoryNotFoundError
 
     if name is None or path_of(name).exists():
-        return True
+        return False
+    with contextlib.suppress(ValueError):  # a name that no hub has
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return False
     try:
         HfApi().model_info(name, timeout=10)
     except RepositoryNotFoundError as error:
         text = f"there is no model '{name}', here or on the hub. If it is private: hf auth login"
         raise ConfigError(text) from error
-    except Exception:  # its type depends on the HTTP package
-        return False
+    except Exception as error:  # its type depends on the HTTP package
+        raise ConfigError(
+            f"the model '{name}' is not on this machine, and the hub does not answer. Name a "
+            f"folder with a config.json, or get it with: hf download {name}"
+        ) from error
     return True
 
 

@@ -133,14 +133,19 @@ def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataC
     return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
 
 
-def prompt_limit(config: RunConfig, model: Any, *, configured: bool = True) -> int | None:
+def prompt_limit(config: RunConfig, described: Any, *, configured: bool = True) -> int | None:
     """Tokens that a prompt may have: as configured, and at most what the model's context leaves.
+
+    Args:
+        config: the run.
+        described: the model's configuration of transformers.
+        configured: heed `data.max_prompt_tokens`.
 
     Raises:
         ConfigError: it leaves none.
     """
     most = config.data.max_prompt_tokens if configured else None
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    context = getattr(described.get_text_config(), "max_position_embeddings", None)
     if context is None:
         return most
     longest = config.sampling.max_tokens

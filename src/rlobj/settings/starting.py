@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from rlobj.base.errors import ConfigError, Message, Setting
@@ -96,6 +97,7 @@ def doubts(config: RunConfig) -> Iterator[str]:
     rate = config.training.learning_rate
     depth, dynamic = config.sampling.async_depth, config.sampling.dynamic
     of_sampler, mismatch = config.training.old_logprobs == "sampler", config.objective.mismatch
+    yield from unread_breaks(config)
     limits = config.environment.model_dump(exclude_defaults=True)
     if limits and not config.environment.active:
         yield unread_environment(limits)
@@ -133,6 +135,23 @@ def doubts(config: RunConfig) -> Iterator[str]:
     for name in config.scores:
         if name not in config.objective.read_scores:
             yield f"scores.{name} is not computed: the objective does not read it"
+
+
+def unread_breaks(config: RunConfig) -> Iterator[str]:
+    """Warnings about a template with a backslash and an n where a line break was meant."""
+    for name in ("template", "test_template"):
+        text = getattr(config.data, name) or ""
+        if _BREAK.search(text):
+            yield (
+                f"data.{name} is {text!r}: it has the two characters \\ and n, which the model "
+                "reads as they are, and no line break. In a shell, a line break is written "
+                "$'{prompt}\\nAnswer:', and in a value with quotes of its own "
+                f"'data.{name}=\"{{prompt}}\\nAnswer:\"'"
+            )
+
+
+_BREAK = re.compile(r"\\n(?!abla|eq|e\b|ot|u\b|i\b|mid)")
+"""No command of LaTeX, such as \\neq."""
 
 
 def unread_environment(names: Iterable[str]) -> str:

@@ -132,7 +132,9 @@ def settled(config: RunConfig, choices: Sequence[Choice]) -> RunConfig:
 def explained(choices: Iterable[Choice]) -> str:
     """The choices that have a reason, one a line."""
     return "\n".join(
-        f"{choice.setting}={choice.value}: {choice.reason}" for choice in choices if choice.reason
+        f"{choice.setting}={choice.written()}: {choice.reason}"
+        for choice in choices
+        if choice.reason
     )
 
 

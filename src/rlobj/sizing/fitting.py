@@ -26,6 +26,11 @@ class Choice(NamedTuple):
     value: Any
     reason: str
 
+    def written(self) -> Any:
+        """The value as a person writes it: the share that holds out so many problems is no number
+        for people."""
+        return "auto" if self.setting == "data.test_fraction" else self.value
+
 
 def read_setting(config: RunConfig, setting: str) -> Any:
     """The value of a setting, such as training.strategy."""

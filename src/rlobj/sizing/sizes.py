@@ -5,18 +5,21 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.memory import physical_memory
 from rlobj.base.showing import shown
 from rlobj.base.targets import importable
+from rlobj.models.checking import read_config
 from rlobj.models.embedded import build_policy
-from rlobj.models.gguf_files import pretrained
 from rlobj.settings.run_config import LoraConfig, ModelConfig
 
 GIB = 1 << 30
@@ -111,54 +114,17 @@ class Size:
         """
         if config.name is None:
             return cls.of(build_policy(0), config.lora)
-        from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+        from transformers import AutoModelForCausalLM
 
+        if (settings := read_config(config, local=local)) is None:
+            return None
         code = config.trust_remote_code and importable("model.trust_remote_code=true")
         try:
-            source = {**pretrained(config.name), "local_files_only": local}
-            file, _ = PretrainedConfig.get_config_dict(**source)
-            _check_numbers(file.get("text_config") or file, config.name)
-            settings = AutoConfig.from_pretrained(**source, trust_remote_code=code)
-            _check_numbers(vars(settings.get_text_config()), config.name)
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(settings, trust_remote_code=code)
             return cls.of(model, config.lora)
-        except ConfigError:
-            raise
-        except Exception:  # a file may hold anything, and transformers has errors of many kinds
+        except Exception:  # as in `read_config`
             return None
-
-
-_LARGEST = {
-    "num_hidden_layers": 1000,
-    "hidden_size": 1_000_000,
-    "intermediate_size": 10_000_000,
-    "num_attention_heads": 10_000,
-    "num_key_value_heads": 10_000,
-    "head_dim": 100_000,
-    "vocab_size": 100_000_000,
-    "max_position_embeddings": 1_000_000_000,
-}
-"""The numbers of a config.json that an estimate reads, and a bound far above those of any model."""
-
-
-def _check_numbers(config: Mapping[str, Any], name: str) -> None:
-    """Refuse numbers that are not possible, before a model of that size is made.
-
-    Lists, which some models have for their layers, are left to transformers.
-
-    Raises:
-        ConfigError: names the number and the model.
-    """
-    for key, largest in _LARGEST.items():
-        number = config.get(key)
-        if number is None or isinstance(number, list):
-            continue
-        if type(number) is not int or not 1 <= number <= largest:
-            raise ConfigError(
-                f"the config.json of {name} has {key} = {shown(number)}; expected a whole number "
-                f"from 1 to {largest:,}"
-            )
 
 
 @functools.cache
@@ -214,6 +180,11 @@ class Cards:
         """The speed of each."""
         return KINDS[self.kind]
 
+    @property
+    def gpu(self) -> int | None:
+        """Bytes of a GPU; None = this is a CPU."""
+        return self.bytes
+
     @classmethod
     def parse(cls, text: str) -> Cards:
         """Read a number of GPUs, and their name or the memory of each in GiB.
@@ -235,10 +206,43 @@ class Cards:
             raise ConfigError(
                 f"gpus is {shown(text)}; expected the number of GPUs and the memory of each in GB, "
                 "from 1 to 10000, such as 8x80, or 80 for one; or a name, such as 8xH100: "
-                f"{', '.join(KINDS)}"
+                f"{', '.join(KINDS)}; or cpu"
             )
         nearest = min(KINDS, key=lambda kind: abs(KINDS[kind].memory - memory))
         return cls(int(count or 1), int(memory * GIB), name or nearest)
+
+
+@dataclass(frozen=True)
+class Processor(Cards):
+    """This machine's CPU, with its memory and what `measured` says of it."""
+
+    measured: Kind = KINDS["H100"]
+
+    @property
+    def speed(self) -> Kind:
+        return self.measured
+
+    @property
+    def gpu(self) -> int | None:
+        return None
+
+    @classmethod
+    def here(cls) -> Processor:
+        """Measure matrix products, and reading 256 MB, in float32 for half a second each."""
+        width, memory = 1024, physical_memory()
+        matrix, large = torch.rand(width, width), torch.rand(1 << 26)
+        flops = 2 * width**3 * _a_second(lambda: matrix @ matrix)
+        bandwidth = 4 * large.numel() * _a_second(large.sum)
+        return cls(1, memory, "CPU", Kind(memory / GIB, flops, bandwidth))
+
+
+def _a_second(work: Callable[[], Any]) -> float:
+    """How often work is done in a second at its fastest, which other programs disturb least."""
+    times = [time.perf_counter()]
+    while len(times) < 3 or times[-1] < times[0] + 0.5:
+        work()
+        times.append(time.perf_counter())
+    return 1 / min(after - before for before, after in pairwise(times))
 
 
 def own_card() -> tuple[str, int] | None:

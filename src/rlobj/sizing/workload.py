@@ -4,7 +4,8 @@ With P parameters that compute, n tokens of mean length l, L layers and queries 
 forward pass takes 2·P·n + 2·L·Q·l·n operations. A backward pass takes twice as many, and
 recomputation one forward pass more. A decode step of vLLM reads the weights and the cache of
 all its sequences: it takes the longer of the time to read them and the time to compute. One of
-transformers takes `STEP` at least. Dynamic sampling counts with its first batch of prompts.
+transformers takes `STEP` at least; on a CPU, `LAYER` a layer and the times to read and to compute.
+The speed of a CPU is measured. Dynamic sampling counts with its first batch of prompts.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ AT_ONCE = 256
 
 STEP = 0.025
 """Seconds of a decode step of transformers: what its Python code takes at least."""
+
+LAYER = 0.0005
+"""Seconds of a layer in a decode step on a CPU: what its Python code takes."""
+
+CPU_USED = 0.8
+"""`USED` of a CPU, whose peak is measured: SmolLM2-135M reached 0.9 in updates, with one thread."""
 
 LINK = 50e9
 """Bytes a second between GPUs."""
@@ -81,7 +88,7 @@ def work(
     cards: Cards,
     *,
     mean: float | None = None,
-    used: float = USED,
+    used: float | None = None,
 ) -> Work:
     """The work of a run.
 
@@ -91,8 +98,9 @@ def work(
         memory: of a process.
         cards: the GPUs.
         mean: tokens of a response; None = `FULL` times `sampling.max_tokens`.
-        used: share of a GPU's peak that training reaches.
+        used: share of the peak that training reaches; None = `USED`, on a CPU `CPU_USED`.
     """
+    used = used or (USED if cards.gpu else CPU_USED)
     sampling, training, evaluation = config.sampling, config.training, config.evaluation
     mean = mean or FULL * sampling.max_tokens
     trained = sampling.prompts_per_step * sampling.group_size
@@ -100,6 +108,8 @@ def work(
     more = dynamic.oversampling if dynamic and dynamic.whole_batches else 1.0
     responses = math.ceil(more * trained)
     prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
+    if size.context is not None:
+        prompt = min(prompt, max(size.context - sampling.max_tokens, 1))
     length = prompt + mean + FULL * heard(config, size)
     tokens = trained * length
     computing = size.total - (0 if size.tied else size.matrix)
@@ -152,7 +162,15 @@ def _generation(
     """
     share = math.ceil(responses / cards.count)
     if config.sampling.engine == "transformers":
-        return decode_steps(config, share) * STEP
+        steps = decode_steps(config, share)
+        if cards.gpu is not None:
+            return steps * STEP
+        reading = 4 * size.total / cards.speed.bandwidth
+        operations = (
+            2 * size.total * share * (mean + min(PROMPT, config.data.max_prompt_tokens or PROMPT))
+        )
+        computing = operations / (cards.speed.flops * CPU_USED)
+        return steps * (LAYER * size.layers + reading) + computing
     most, fitting = config.sampling.max_tokens, memory.sequences
     said = FULL * heard(config, size)
     room = AT_ONCE if fitting is None else fitting * longest(config, size) / (mean + said)

@@ -60,6 +60,9 @@ def open_new(
         preset = None if objective is None else str(objective)
         layers, config = start_from(from_run, preset, above, trust=trust)
     config = prepared(config)
+    from rlobj.models.checking import check_model  # which imports transformers
+
+    check_model(config)
     return OpenedRun(new_folder(config, out), config, layers, processes or started_processes())
 
 

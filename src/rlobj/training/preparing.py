@@ -6,17 +6,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, Setting
-from rlobj.base.paths import located, located_target
-from rlobj.base.targets import importable
+from rlobj.base.errors import ConfigError, Setting, reported
+from rlobj.base.paths import located, located_target, path_of
+from rlobj.base.targets import importable, require_file
 from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
-from rlobj.data.sources import NAMED_SOURCES
+from rlobj.data.sources import NAMED_SOURCES, check_columns, require_source, source_names
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import gguf_digest, require_inputs
+from rlobj.models.location import gguf_digest, is_gguf, require_model
 from rlobj.models.score_sources import check_prompts, resolved_score
 from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.starting import refuse_unknown_accuracy
+from rlobj.settings.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.settings.trust import named_code
 
 
@@ -38,7 +38,7 @@ def prepared(config: RunConfig) -> RunConfig:
         from rlobj.runs.columns import refuse_recorded
 
         refuse_recorded(config.columns)
-    require_inputs(config)
+    _require_inputs(config)
     scores = {name: resolved_score(name, score) for name, score in config.scores.items()}
     data = {key: _absolute(getattr(config.data, key)) for key in ("source", "test")}
     if isinstance(parts := config.data.source, tuple):
@@ -53,6 +53,34 @@ def prepared(config: RunConfig) -> RunConfig:
     located = {"data": config.data.model_copy(update=data), "model": model, "rewards": rewards}
     located |= {"scores": scores, "columns": columns, "environment": environment}
     return config.model_copy(update=located)
+
+
+def _require_inputs(config: RunConfig) -> None:
+    """Check what a run is about to learn from, without loading a model or problems.
+
+    Raises:
+        ConfigError: as `refuse_senseless` and `require_model`.
+        DataError: as `require_source` and `check_columns`.
+    """
+    refuse_senseless(config)
+    models = [(f"scores.{name}.model", score.model) for name, score in config.scores.items()]
+    models += [("model.name", config.model.name)]
+    models += [("rewards.model", name) for name in config.rewards.models]
+    for setting, name in models:
+        if name not in (None, "policy"):
+            with reported(ConfigError, setting, ConfigError):
+                require_model(name)
+                if setting == "rewards.model" and is_gguf(path_of(name)):
+                    raise ConfigError(f"{name} is a GGUF file; expected a folder or a hub id")
+    for source in (*source_names(config.data.source), *source_names(config.data.test)):
+        require_source(source)
+    answers = config.objective.reads_rewards and config.rewards.needs_answers
+    check_columns(config.data, answers=answers)
+    settings = settings_of(config)
+    sections = ("rewards", "columns", "environment")
+    for target in named_code({name: settings[name] for name in sections}):
+        if ".py:" in target:
+            require_file(target)
 
 
 def _absolute(name: Any) -> Any:

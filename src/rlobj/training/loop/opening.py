@@ -108,7 +108,7 @@ def open_trainer(
             threads = config.training.threads
             torch.set_num_threads(usual_threads(policy.model) if threads == "auto" else threads)
             size = _size(policy.model)
-            limit = prompt_limit(config, policy.model)
+            limit = prompt_limit(config, policy.model.config)
             train = _short_enough(train, policy.encode, limit, "training")
             test = _short_enough(test, policy.encode_test, limit, "held-out")
             templates = stack.enter_context(Templates())

@@ -374,7 +374,7 @@ def _require_server(name: str, objective: Objective) -> None:
 
 def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
     """Check that a model reads sequences as long as the policy's."""
-    limit, other = prompt_limit(config, policy), prompt_limit(config, model)
+    limit, other = (prompt_limit(config, one.config) for one in (policy, model))
     if other is not None and (limit is None or other < limit):
         raise ConfigError(
             f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",
@@ -416,7 +416,7 @@ def hints_of(
         for name, score in config.scores.items()
         if score.prompt is not None and name in read
     }
-    context = prompt_limit(config, policy.model, configured=False)
+    context = prompt_limit(config, policy.model.config, configured=False)
     unknown = policy.tokenizer.unk_token_id
 
     def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
