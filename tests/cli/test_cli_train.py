@@ -33,7 +33,6 @@ def test_dry_run_prints_the_configuration_and_writes_nothing(tmp_path, monkeypat
     start, end = text.index("preset: stapo"), text.index("\nloss = ")
     expected = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
     plain = settled(expected, choose_settings(expected, None, None, {}))
-    plain = plain.model_copy(update={"data": plain.data.model_copy(update={"test_fraction": 0.0})})
     assert RunConfig(**yaml.safe_load(text[start:end])) == plain
     assert "no effect: the bounds of {kind: clip, high: 0.28" in text
     assert list(tmp_path.iterdir()) == []

@@ -48,13 +48,14 @@ FILES = {
     "a column": "base: grpo\ncolumns: {mine: 'code.py:score'}\nobjective: {reweight: mine}",
     "a base": "base: ./below.yaml",
 }
+SHORT = ["--set", "sampling.max_tokens=40"]
 READING = {
     "presets show": ["presets", "show", "FILE.yaml"],
     "presets check": ["presets", "check", "FILE.yaml"],
     "presets diff": ["presets", "diff", "grpo", "FILE.yaml"],
     "explain": ["explain", "FILE.yaml"],
     "a dry run": ["train", "--preset", "FILE.yaml", "--dry-run"],
-    "a dry run with a configuration": ["train", "--config", "FILE.yaml", "--dry-run"],
+    "a dry run with a configuration": ["train", "--config", "FILE.yaml", *SHORT, "--dry-run"],
 }
 SMALL = {"training.steps": 1, "sampling.prompts_per_step": 2, "sampling.group_size": 2}
 SMALL |= {"evaluation.every": 0, "output.tables_every": 1, "sampling.max_tokens": 1}
@@ -96,7 +97,7 @@ def test_what_only_reads_imports_nothing_that_a_file_names(command: str, what: s
 
 def test_an_estimate_imports_nothing(policy: Path) -> None:
     Path("FILE.yaml").write_text(FILES["a surrogate"])
-    words = ["estimate", "--model", policy, "--gpus", "1x80", "--preset", "FILE.yaml"]
+    words = ["estimate", "--model", policy, "--gpus", "1x80", "--preset", "FILE.yaml", *SHORT]
     assert "memory of a process" in printed(*words)
     assert not imported()
 

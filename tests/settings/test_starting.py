@@ -88,8 +88,3 @@ def test_a_template_with_a_backslash_and_an_n_is_doubtful() -> None:
         assert len(warned) == count, text
     quoted = parse_setting(r'data.template="{prompt}\nA:"')
     assert quoted == {"data": {"template": "{prompt}\nA:"}}
-
-
-def test_true_is_no_number() -> None:
-    with pytest.raises(ConfigError, match=r"threads .*at least 1 or auto, got 'true'"):
-        grpo(training={"threads": True})

@@ -42,7 +42,7 @@ LAYER = 0.0005
 """Seconds of a layer in a decode step on a CPU: what its Python code takes."""
 
 CPU_USED = 0.8
-"""`USED` of a CPU, whose peak is measured: SmolLM2-135M reached 0.9 in updates, with one thread."""
+"""`USED` of a CPU, whose peak is measured; from one update of SmolLM2-135M with one thread."""
 
 LINK = 50e9
 """Bytes a second between GPUs."""
