@@ -54,6 +54,7 @@ def test_the_mean_reward_is_over_problems_and_decided_responses() -> None:
             "eval/reward": fmean(means),
             "eval/reward_se_samples": sampling,
             "eval/reward_se_problems": problems,
+            "eval/problems": 4.0,
             "eval/undecided": 4.0,
             "eval/length_mean": 3.0,
             "eval/truncated": 0.0,

@@ -127,7 +127,7 @@ def test_metrics_keep_their_names() -> None:
     assert metrics["eval/undecided"] == 5.0
     assert set(metrics) == {
         *("eval/accuracy", "eval/accuracy_se_samples", "eval/accuracy_se_problems"),
-        *("eval/undecided", "eval/length_mean", "eval/truncated"),
+        *("eval/problems", "eval/undecided", "eval/length_mean", "eval/truncated"),
     }
 
 

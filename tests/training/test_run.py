@@ -425,13 +425,14 @@ def test_a_reward_that_changes_the_folder_does_not_move_the_run(out, tmp_path):
 # Several processes.
 
 
-def test_objects_are_refused_with_several_processes(loaded):
+def test_objects_are_refused_with_several_processes(loaded, monkeypatch):
     model, tokenizer = loaded
     with pytest.raises(ConfigError, match=r"passed as model, reward\. Start .* torchrun"):
         rlobj.train(
             "stapo", model=model, tokenizer=tokenizer, data="addition", reward=local_reward(),
             processes=2,
         )  # fmt: skip
+    monkeypatch.setattr("rlobj.models.checking.check_model", lambda config: None)
     settings, given = {"model.name": "owner/model"}, ["calculator", local_reward()]
     with pytest.raises(ConfigError, match=r"passed as tools\. Start .* torchrun"):
         rlobj.train("stapo", data="addition", tools=given, settings=settings, processes=2)

@@ -57,6 +57,8 @@ def _unknown(path: str, text: str, origin: str, layers: Sequence[Layer]) -> str:
 
     At the top of a file, the keys that are no settings are known, too.
     """
+    if any(part.isdigit() for part in path.split(".")):  # in an entry of a list
+        return text
     names = [name for name in flattened(merged(layers)) if f"{name}.".startswith(f"{path}.")]
     if meanings := " ".join(dict.fromkeys(map(meaning_of, names or [path]))):
         return f"unknown key. {meanings}"
