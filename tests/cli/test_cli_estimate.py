@@ -56,7 +56,7 @@ def test_choices_can_be_given_to_a_run_and_are_numbers_for_programs(eight: Path)
     words = ("--model", eight, "--gpus", "8x80", "--preset", "stapo", "--json")
     found: dict[str, Any] = json.loads(output(*words))
     assert found["size"]["total"] == 8_190_735_360
-    assert found["cards"] == {"count": 8, "bytes": 80 * GIB, "kind": "H100"}
+    assert found["cards"] == {"count": 8, "bytes": 80 * GIB, "kind": "H100", "measured": None}
     given = [word for s, v, _ in found["choices"] for word in ("--set", f"{s}={v}".lower())]
     again: dict[str, Any] = json.loads(output(*words, *given))
     assert again["choices"] == []

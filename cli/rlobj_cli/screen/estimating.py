@@ -21,7 +21,7 @@ from rlobj.sizing.choosing import choose_settings, settled
 from rlobj.sizing.fitting import Choice, choose, ways
 from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
-from rlobj.sizing.sizes import GIB, Cards, Processor, Size, card_bytes
+from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
 from rlobj.sizing.workload import DECODING, Work, work
 from rlobj.training.parallel.environment import resolve_strategy
 from rlobj_cli.screen.console import plain_value
@@ -38,8 +38,8 @@ class Estimated:
         strategy: of the run.
         ranks: number of processes.
         memory: of a process.
-        cards: the GPUs; None = there is none.
-        work: tokens, hours and disk space; None without GPUs.
+        cards: the GPUs, or the CPU.
+        work: tokens, hours and disk space.
         ways: changes with which the run fits, if it does not.
         choices: the settings that were open.
     """
@@ -49,20 +49,19 @@ class Estimated:
     strategy: str
     ranks: int
     memory: Memory
-    cards: Cards | None
-    work: Work | None
+    cards: Cards
+    work: Work
     ways: Sequence[tuple[Message, Memory]]
     choices: Sequence[Choice]
 
     def json(self) -> str:
         """Everything but the configuration; memory in bytes, by part and phase."""
-        memory, done = self.memory, self.work
         shown = {
             "phases": PHASES,
             **{name: value for name, value in vars(self).items() if name != "config"},
-            "needed": memory.needed,
-            "fits": memory.fits,
-            "hours": done and done.hours,
+            "needed": self.memory.needed,
+            "fits": self.memory.fits,
+            "hours": self.work.hours,
         }
         return json.dumps(shown, indent=1, default=vars)
 
@@ -71,16 +70,16 @@ def estimated(
     config: RunConfig,
     size: Size,
     ranks: int,
-    cards: Cards | None,
+    cards: Cards,
     mean: float | None = None,
     used: float | None = None,
     choices: Sequence[Choice] = (),
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
     strategy = resolve_strategy(config.training.strategy, os.environ)
-    memory = estimate_memory(config, size, strategy, ranks, cards and cards.gpu)
-    done = cards and work(config, size, memory, cards, mean=mean, used=used)
-    fitting = () if memory.fits or cards is None else ways(config, size, strategy, cards)
+    memory = estimate_memory(config, size, strategy, ranks, cards.gpu)
+    done = work(config, size, memory, cards, mean=mean, used=used)
+    fitting = () if memory.fits else ways(config, size, strategy, cards)
     return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
@@ -100,7 +99,7 @@ def chosen(
     if card:
         cards = Cards(torch.cuda.device_count(), card)
     else:
-        cards = Processor.here() if gpus in (None, "cpu") else Cards.parse(gpus)
+        cards = Cards.of_cpu() if gpus in (None, "cpu") else Cards.parse(gpus)
     size = Size.named(config.model, local=True)
     if size is None:
         raise ConfigError(
@@ -125,16 +124,15 @@ def short(config: RunConfig, ranks: int) -> str:
     cards = Cards(ranks, card)
     config = settled(config, choose_settings(config, size, cards, os.environ))
     estimate = estimated(config, size, ranks, cards)
-    hours = f"; {estimate.work.hours:,.1f} hours by arithmetic" if estimate.work else ""
-    needed = max(estimate.memory.needed)
-    line = f"{needed / GIB:.0f} of {card / GIB:.0f} GiB on each GPU{hours}"
+    needed = f"{max(estimate.memory.needed) / GIB:.0f} of {card / GIB:.0f} GiB on each GPU"
+    line = f"{needed}; {estimate.work.hours:,.1f} hours by arithmetic"
     return "\n".join([line, *(f"assumed: {assumption}" for assumption in estimate.memory.assumed)])
 
 
 def show(console: Console, estimate: Estimated) -> None:
     """Print an estimate, with the choices and the changes with which the run fits."""
     cards, name = estimate.cards, Path(str(estimate.config.model.name or "embedded")).name
-    on = f"{cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})" if cards else "the CPU"
+    on = f"{cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})"
     title = f"  {name}, {estimate.size.total / 1e9:.2f} billion parameters, on {on}"
     console.print(Text.assemble(("rlobj estimate", "bold"), title), soft_wrap=True)
     show_tables(console, estimate)
@@ -172,23 +170,23 @@ def show_tables(console: Console, estimate: Estimated) -> None:
             shown.add_row(part, *(f"{size / unit:.1f}" if size else "" for size in sizes))
     shown.add_section()
     shown.add_row("together", *(f"{size / unit:.1f}" for size in memory.needed))
-    if estimate.cards is not None and memory.card is None:
+    if memory.card is None:
         shown.add_row("this machine has", *[f"{estimate.cards.bytes / unit:.1f}"] * 4)
-    if memory.card is not None:
+    else:
         free = f"{(1 - MARGIN) * memory.card / unit:.1f}"
         shown.add_row(f"the GPU, less {MARGIN:.0%} for CUDA and NCCL", *[free] * 4)
     console.print("", shown, sep="\n")
-    if estimate.cards and memory.card is None and max(memory.needed) > estimate.cards.bytes:
+    if memory.card is None and max(memory.needed) > estimate.cards.bytes:
         text = "It needs more than that. Use a smaller training.micro_batch_tokens, "
         say(console, Text(f"{text}sampling.batch_tokens or model", style="red"))
     for assumption in memory.assumed:
         say(console, Text(f"assumed: {assumption}", style="yellow"))
-    if estimate.work is not None and estimate.cards is not None:
-        console.print(facts_grid(_facts(estimate, estimate.work, estimate.cards)), "", sep="\n")
+    console.print(facts_grid(_facts(estimate)), "", sep="\n")
 
 
-def _facts(estimate: Estimated, done: Work, cards: Cards) -> dict[str, Any]:
+def _facts(estimate: Estimated) -> dict[str, Any]:
     """Tokens, hours and disk space in words, with what they assume."""
+    done, cards = estimate.work, estimate.cards
 
     def listed(parts: Any, unit: float = 1.0) -> str:
         return ", ".join(

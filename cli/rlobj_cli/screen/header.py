@@ -21,7 +21,7 @@ from rlobj.settings.starting import doubts
 from rlobj.settings.trust import imports
 from rlobj.sizing.choosing import choose_settings, held_out_share, settled
 from rlobj.sizing.fitting import Choice, require_memory, with_settings
-from rlobj.sizing.sizes import Cards, Processor, Size, card_bytes
+from rlobj.sizing.sizes import Cards, Size, card_bytes
 from rlobj.training.opened_run import OpenedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
@@ -111,7 +111,7 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
         if longest is not None:
             longest = min(longest, config.data.max_prompt_tokens or longest)
             config = with_settings(config, {"data.max_prompt_tokens": longest})
-        estimate = estimated(config, size, run.processes, cards or Processor.here())
+        estimate = estimated(config, size, run.processes, cards or Cards.of_cpu())
         show_tables(console, estimate)
         require_memory(config, size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):

@@ -163,27 +163,29 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs of a run, one a process.
+    """The GPUs of a run, one a process; or this machine's CPU.
 
     Attributes:
-        count: number of GPUs.
+        count: number of GPUs; 1 CPU.
         bytes: memory of each; of cards that differ, of the smallest.
-        kind: a name of `KINDS`, for the speed.
+        kind: a name of `KINDS`, for the speed; or CPU.
+        measured: the speed of a CPU; None = these are GPUs.
     """
 
     count: int
     bytes: int
     kind: str = "H100"
+    measured: Kind | None = None
 
     @property
     def speed(self) -> Kind:
         """The speed of each."""
-        return KINDS[self.kind]
+        return self.measured or KINDS[self.kind]
 
     @property
     def gpu(self) -> int | None:
         """Bytes of a GPU; None = this is a CPU."""
-        return self.bytes
+        return None if self.measured else self.bytes
 
     @classmethod
     def parse(cls, text: str) -> Cards:
@@ -194,7 +196,7 @@ class Cards:
 
         Example:
             >>> Cards.parse("8x80")
-            Cards(count=8, bytes=85899345920, kind='H100')
+            Cards(count=8, bytes=85899345920, kind='H100', measured=None)
         """
         number = r"([0-9]{1,6})\s*[x*×]\s*"
         form = rf"(?:{number})?(?:({'|'.join(KINDS)})|([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GiB)?)"
@@ -211,24 +213,12 @@ class Cards:
         nearest = min(KINDS, key=lambda kind: abs(KINDS[kind].memory - memory))
         return cls(int(count or 1), int(memory * GIB), name or nearest)
 
-
-@dataclass(frozen=True)
-class Processor(Cards):
-    """This machine's CPU, with its memory and what `measured` says of it."""
-
-    measured: Kind = KINDS["H100"]
-
-    @property
-    def speed(self) -> Kind:
-        return self.measured
-
-    @property
-    def gpu(self) -> int | None:
-        return None
-
     @classmethod
-    def here(cls) -> Processor:
-        """Measure matrix products, and reading 256 MB, in float32 for half a second each."""
+    def of_cpu(cls) -> Cards:
+        """This machine's CPU, of which matrix products, and reading 256 MB, are measured.
+
+        Both are in float32, for half a second.
+        """
         width, memory = 1024, physical_memory()
         matrix, large = torch.rand(width, width), torch.rand(1 << 26)
         flops = 2 * width**3 * _a_second(lambda: matrix @ matrix)
