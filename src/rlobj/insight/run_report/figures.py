@@ -1,7 +1,7 @@
 """The figures of a report: what each draws, and the curves of runs in it.
 
-An element of `PLOTS` makes a figure of the page and a file of `--figures`. To add one: add an
-element.
+An entry of figures.yaml makes a figure of the page and a file of `--figures`. To add one: add an
+entry.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rlobj.base.yaml import packaged_table
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.numbers import Z95
 from rlobj.insight.run_report.runs import MetricLine, Run, parts_of
@@ -43,8 +44,10 @@ def _sampled(line: MetricLine) -> float:
     return Z95 * math.sqrt(max(p * (1 - p), 0.0) / max(groups, 1.0))
 
 
-HELD_OUT = Interval(_held_out, "Band: 95% interval.")
-SAMPLED = Interval(_sampled, "Band: 95% interval, in which a group counts as one response.")
+INTERVALS = {
+    "held out": Interval(_held_out, "Band: 95% interval."),
+    "sampled": Interval(_sampled, "Band: 95% interval, in which a group counts as one response."),
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Plot:
         unit: of the y axis.
         metrics: expression (see `Run.values`) -> its name in the legend. `*` stands for
             what each metric of the run has at its place, which is also its name.
-        interval: around the first metric.
+        interval: around the first metric, a name of `INTERVALS`.
         band: the metrics below and above the first metric.
         note: what a reader must know.
     """
@@ -66,278 +69,14 @@ class Plot:
     title: str
     unit: str
     metrics: Mapping[str, str | None]
-    interval: Interval | None = None
-    band: tuple[str, str] | None = None
+    interval: str | None = None
+    band: Sequence[str] | None = None
     note: str = ""
 
 
-PLOTS: dict[str, tuple[Plot, ...]] = {
-    "Learning": (
-        Plot("reward", "Reward", "reward", {"reward/mean": "mean"}),
-        Plot(
-            "held-out-accuracy",
-            "Held-out accuracy",
-            "share of problems",
-            {"eval/accuracy": "accuracy"},
-            interval=HELD_OUT,
-        ),
-        Plot(
-            "held-out-reward",
-            "Held-out reward",
-            "reward",
-            {"eval/reward": "mean"},
-            interval=HELD_OUT,
-        ),
-        Plot(
-            "training-accuracy",
-            "Accuracy of the samples",
-            "share of responses",
-            {"reward/accuracy": "accuracy"},
-            interval=SAMPLED,
-        ),
-        Plot("rewards", "Several rewards", "reward", {"reward/*/mean": None}),
-    ),
-    "Entropy": (
-        Plot("entropy", "Entropy, mean", "nats", {"policy/entropy": "mean"}),
-        Plot(
-            "entropy-quantiles",
-            "Entropy, quantiles over tokens",
-            "nats",
-            {"entropy/q50": "median", "entropy/q05": "5%", "entropy/q95": "95%"},
-            band=("entropy/q25", "entropy/q75"),
-            note="Band: 25% to 75% of the tokens.",
-        ),
-        Plot(
-            "entropy-change",
-            "Change of the entropy in a step",
-            "nats",
-            {"entropy/measured_change": "measured"},
-        ),
-        Plot(
-            "predicted-change",
-            "Predicted change of the entropy",
-            "",
-            {"entropy/predicted_change": "predicted"},
-            note=(
-                "To first order, for a step of size 1. Only its sign and its shape have a meaning."
-            ),
-        ),
-        Plot(
-            "rare-tokens",
-            "Tokens with a probability up to 0.01",
-            "share of tokens",
-            {"prob/decade_2 + prob/decade_3 + prob/decade_4 + prob/decade_5": "tokens"},
-        ),
-    ),
-    "Rule": (
-        Plot(
-            "kept",
-            "Tokens kept by drop and keep",
-            "share of tokens",
-            {"objective/kept_fraction": "kept"},
-        ),
-        Plot(
-            "touched",
-            "Dropped and reweighted tokens",
-            "share of tokens",
-            {"effect/*": None},
-            note="From the record; estimates where it is sampled.",
-        ),
-        Plot(
-            "selected",
-            "Tokens selected by each cut",
-            "share",
-            {"selected/*": None},
-            note=(
-                "A cut is a part of a rule that ranks tokens, groups or responses, such as "
-                "entropy.bottom(0.8): the share of those it ranks that it selects."
-            ),
-        ),
-        Plot(
-            "controllers",
-            "Controllers",
-            "value",
-            {"controller/*": None},
-            note="Numbers of the objective that change during the run.",
-        ),
-        Plot(
-            "spurious-share", "Spurious tokens", "share of tokens", {"spurious/share": "spurious"}
-        ),
-        Plot(
-            "precision",
-            "Precision of the rule",
-            "share of dropped tokens",
-            {"spurious/caught / spurious/dropped": "spurious"},
-        ),
-        Plot(
-            "recall",
-            "Recall of the rule",
-            "share of spurious tokens",
-            {"spurious/caught / spurious/tokens": "dropped"},
-        ),
-    ),
-    "Policy and sampler": (
-        Plot(
-            "clip",
-            "Clipped tokens",
-            "share of kept tokens",
-            {"clip/high_fraction": "above", "clip/low_fraction": "below"},
-        ),
-        Plot(
-            "ratio",
-            "Largest ratio π/π_old",
-            "ratio",
-            {"policy/ratio_max": "largest"},
-            note="π_old is the policy at the start of the step.",
-        ),
-        Plot(
-            "kl",
-            "KL from π_old",
-            "nats",
-            {"policy/kl_old": "mean"},
-            note=(
-                "π_old is the policy at the start of the step. Estimated from the sampled "
-                "tokens (k3)."
-            ),
-        ),
-        Plot(
-            "sampler-gap",
-            "Mismatch with the sampler",
-            "nats",
-            {"sampler/logprob_gap": "mean"},
-            note="Mean distance between its log-probabilities and the policy's.",
-        ),
-        Plot(
-            "sampler-ratio", "Largest ratio π/π_sampler", "ratio", {"sampler/ratio_max": "largest"}
-        ),
-    ),
-    "Gradient": (
-        Plot("gradient-norm", "Gradient norm", "norm", {"train/grad_norm": "norm"}),
-        Plot(
-            "concentration",
-            "Gradient carried by few tokens",
-            "share of the gradient",
-            {
-                "gradient/top_1pct": "1% of tokens",
-                "gradient/top_0.1pct": "0.1%",
-                "gradient/top_0.01pct": "0.01%",
-            },
-            note=(
-                "Each token has a gradient through its logits. The share is of the sum of the"
-                " norms over all tokens, for the tokens with the largest norms."
-            ),
-        ),
-        Plot(
-            "quadrants",
-            "Gradient by its effect on the entropy",
-            "share of the gradient",
-            {
-                "gradient/positive_likely": "A > 0, likely: entropy falls",
-                "gradient/positive_surprising": "A > 0, surprising: entropy rises",
-                "gradient/negative_likely": "A < 0, likely: entropy rises",
-                "gradient/negative_surprising": "A < 0, surprising: entropy falls",
-            },
-            note=(
-                "A is the advantage. A token is likely if a larger probability of it lowers "
-                "the entropy, otherwise it is surprising."
-            ),
-        ),
-        Plot("loss", "Loss", "loss", {"loss/*": None}),
-        Plot("learning-rate", "Learning rate", "", {"train/learning_rate": "rate"}),
-    ),
-    "Responses": (
-        Plot("length", "Response length", "tokens", {"response/length_mean": "mean"}),
-        Plot(
-            "truncated",
-            "Truncated responses",
-            "share of responses",
-            {"response/truncated": "truncated"},
-        ),
-        Plot(
-            "same",
-            "Most common text and gold answer",
-            "share of responses",
-            {"response/most_common": "text", "response/most_common_gold": "gold answer"},
-            note="Gold answer: responses to problems with the most common gold answer.",
-        ),
-    ),
-    "Conversations": (
-        Plot("turns", "Turns of a response", "turns", {"turns/mean": "mean"}),
-        Plot(
-            "turn-limits",
-            "Conversations that ended at a limit",
-            "share of responses",
-            {
-                "turns/at_turns": "turns",
-                "turns/at_tokens": "tokens",
-                "turns/at_errors": "failed calls",
-                "turns/at_broken": "environment failed",
-            },
-        ),
-        Plot(
-            "calls",
-            "Calls of tools",
-            "calls per response",
-            {
-                "tools/calls / response/count": "calls",
-                "tools/errors / response/count": "failed",
-                "tools/timeouts / response/count": "too slow",
-            },
-        ),
-        Plot(
-            "accuracy-by-use",
-            "Accuracy with and without a call",
-            "share of responses",
-            {
-                "tools/accuracy_with": "with",
-                "tools/accuracy_without": "without",
-                "tools/used_share": "share with a call",
-            },
-        ),
-    ),
-    "Verifier": (
-        Plot(
-            "undecided",
-            "Responses that were not compared",
-            "share of responses",
-            {
-                "reward/undecided / response/count": "undecided",
-                "reward/no_answer_share": "no answer",
-                "reward/unreadable_share": "unreadable",
-                "reward/too_large_share": "too large",
-                "reward/not_settled_share": "not settled",
-                "reward/timeout_share": "timeout",
-                "reward/crash_share": "crash",
-            },
-        ),
-        Plot(
-            "agreed",
-            "Groups whose responses agree",
-            "groups",
-            {"groups/agreed_right": "graded right", "groups/agreed_wrong": "graded wrong"},
-        ),
-        Plot(
-            "without-signal",
-            "Groups without signal",
-            "share of groups",
-            {"groups/without_signal_share": "equal rewards"},
-        ),
-    ),
-    "Time": (
-        Plot("speed", "Throughput", "tokens/s", {"tokens/per_second": "sampled"}),
-        Plot("step-time", "Time of a step", "seconds", {"time/step": "step"}),
-        Plot(
-            "phases",
-            "Sampling and updating",
-            "seconds",
-            {
-                "time/sampling": "sampling",
-                (
-                    "time/scoring + time/planning + time/forward + time/backward + time/optimizer"
-                ): "scoring and updating",
-            },
-        ),
-    ),
+PLOTS = {
+    section: [Plot(name, **keys) for name, keys in plots.items()]
+    for section, plots in packaged_table("rlobj.insight.run_report", "figures.yaml").items()
 }
 """The figures by section of the page."""
 
@@ -398,7 +137,7 @@ def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
     if metric != next(iter(plot.metrics)):
         return curve
     if plot.interval is not None:
-        widths = [0.0 if y is None else plot.interval.width(line) for line, y in points]
+        widths = [0.0 if y is None else INTERVALS[plot.interval].width(line) for line, y in points]
         lowest, highest = (0.0, 1.0) if metric.endswith("accuracy") else (-math.inf, math.inf)
         ends = list(zip(y, widths, strict=True))
         curve["low"] = [None if y is None else max(y - width, lowest) for y, width in ends]

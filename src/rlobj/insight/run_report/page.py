@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlobj.base.errors import RunError, counted, reported
 from rlobj.base.files import packaged, write_whole
-from rlobj.insight.run_report.figures import Plot, figures, finding_id
+from rlobj.insight.run_report.figures import INTERVALS, Plot, figures, finding_id
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, save_figure, visible
@@ -174,7 +174,7 @@ def _sections(drawn: Sequence[tuple[str, Plot, Figure]]) -> str:
 def _card(plot: Plot, figure: Figure) -> str:
     """The place of a figure, as high as it will be when it is drawn."""
     rows = len(figure.lines) + len(figure.marks) + len(figure.targets)
-    note = plot.note if plot.interval is None else plot.interval.note
+    note = plot.note if plot.interval is None else INTERVALS[plot.interval].note
     return (
         f"<figure id='figure-{plot.name}' style='--rows:{rows}'>"
         f"<figcaption><h3 class=one-line>{escape(plot.title)}</h3>"
