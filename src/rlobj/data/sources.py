@@ -306,10 +306,8 @@ def check_columns(config: DataConfig, *, answers: bool = True) -> None:
     source = config.source
     if isinstance(source, str) and source not in TASKS and path_of(source).exists():
         columns, strict = _columns(source, config)
-        reader, duplicates = (
-            RowReader(columns, strict=strict, answers=answers),
-            DuplicateFilter(columns),
-        )
+        duplicates = DuplicateFilter(columns)
+        reader = RowReader(columns, strict=strict, answers=answers)
         for problem in _problems(source, config.split, config, reader, duplicates, fallback=True):
             format_prompt(config.template, problem)
             return

@@ -57,8 +57,7 @@ def check_model(config: RunConfig) -> None:
 def longest_prompt(config: RunConfig) -> int | None:
     """The tokens of the longest training prompt that is not left out; None if that is not known."""
     name, data = config.model.name, config.data
-    answers = config.objective.reads_rewards and config.rewards.needs_answers
-    problems = load_problems(data, "train", answers=answers)
+    problems = load_problems(data, "train", answers=config.needs_answers)
     texts = sorted((format_prompt(data.template, problem) for problem in problems), key=len)
     if name is None:  # a token is a character
         return len(texts[-1]) + 1

@@ -69,8 +69,7 @@ def check_prompts(config: RunConfig) -> None:
     names = source_names(config.data.source)
     problems: Sequence[Problem] = ()
     if names and all(name in TASKS or Path(name).expanduser().exists() for name in names):
-        answers = config.objective.reads_rewards and config.rewards.needs_answers
-        problems = load_problems(config.data, "train", answers=answers)[:_TRIED]
+        problems = load_problems(config.data, "train", answers=config.needs_answers)[:_TRIED]
     with Templates() as templates:
         for name, prompt in prompts.items():
             read = templates.check(f"scores.{name}.prompt", prompt)

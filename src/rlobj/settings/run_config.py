@@ -255,6 +255,11 @@ class RunConfig(Model):
                 advice = nearest(name, names) if names else " 'rewards' is not a list with names."
                 yield f"objective.{field}", f"there is no reward '{name}'.{advice}"
 
+    @property
+    def needs_answers(self) -> bool:
+        """Whether training problems without an answer are left out."""
+        return self.objective.reads_rewards and self.rewards.needs_answers
+
     def evaluation_settings(self) -> SamplingSettings:
         """Return the sampling settings for held-out problems."""
         distribution = {name: getattr(self.evaluation, name) for name in Distribution.model_fields}

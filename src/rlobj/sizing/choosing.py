@@ -173,7 +173,6 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
         return []
     none = [Choice("data.test_fraction", 0.0, "")]
     data = settled(config, none).data
-    answers = config.objective.reads_rewards and config.rewards.needs_answers
     if rows or data.test is not None or not config.evaluation.every or config.model.name is None:
         return none
     try:
@@ -182,7 +181,7 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
     except DataError as error:
         why = str(error).partition(". ")[0]
     every = data.model_copy(update={"limit": None})  # which counts what the split leaves
-    problems = load_problems(every, "train", answers=answers)
+    problems = load_problems(every, "train", answers=config.needs_answers)
     places = sorted(map(place_of, problems))
     most = min(int(_SHARE * len(places)), _HELD_OUT)
     share = math.floor(1e6 * places[most]) / 1e6

@@ -166,10 +166,8 @@ def _generation(
         if cards.gpu is not None:
             return steps * STEP
         reading = 4 * size.total / cards.speed.bandwidth
-        operations = (
-            2 * size.total * share * (mean + min(PROMPT, config.data.max_prompt_tokens or PROMPT))
-        )
-        computing = operations / (cards.speed.flops * CPU_USED)
+        prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
+        computing = 2 * size.total * share * (mean + prompt) / (cards.speed.flops * CPU_USED)
         return steps * (LAYER * size.layers + reading) + computing
     most, fitting = config.sampling.max_tokens, memory.sequences
     said = FULL * heard(config, size)

@@ -74,8 +74,7 @@ def _require_inputs(config: RunConfig) -> None:
                     raise ConfigError(f"{name} is a GGUF file; expected a folder or a hub id")
     for source in (*source_names(config.data.source), *source_names(config.data.test)):
         require_source(source)
-    answers = config.objective.reads_rewards and config.rewards.needs_answers
-    check_columns(config.data, answers=answers)
+    check_columns(config.data, answers=config.needs_answers)
     settings = settings_of(config)
     sections = ("rewards", "columns", "environment")
     for target in named_code({name: settings[name] for name in sections}):
@@ -117,6 +116,5 @@ def check_functions(config: RunConfig) -> None:
         OwnColumns(config).check(load_problems(config.data, "train"))
     if (config.rewards.targets or config.rewards.models) and checked("rewards"):
         with closing(config.rewards.open()) as grader:
-            answers = config.objective.reads_rewards and config.rewards.needs_answers
-            grader.check(load_problems(config.data, "train", answers=answers))
+            grader.check(load_problems(config.data, "train", answers=config.needs_answers))
             refuse_unknown_accuracy(config, grader.says_right)

@@ -4,8 +4,8 @@ A check looks at the end of a `History` and returns what it found there, or None
 a metric that it reads is absent. `docs/diagnosis.md` explains each check and its thresholds.
 
 To add one: write the function, with its thresholds above it, into the module of its subject in
-`checks/`, its name into `checks.CHECKS` and `settings.training.FindingName`, a section of the
-page, and a run that has it into `tests/training/test_sick_runs.py`.
+`checks/`, its name into `settings.training.FindingName`, a section of the page, and a run that has
+it into `tests/training/test_sick_runs.py`.
 """
 
 from __future__ import annotations

@@ -175,8 +175,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
     """
     data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
     rows = None if rows is None else list(rows)
-    answers = config.rewards.needs_answers
-    train = load_problems(data, "train", rows, answers=config.objective.reads_rewards and answers)
+    train = load_problems(data, "train", rows, answers=config.needs_answers)
     if not config.evaluation.every:
         return train, [], ""
     if rows is not None and held_out is None:
@@ -184,7 +183,7 @@ def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
         if held_out is None and data.test is None:
             return train, [], " (no test problems were given)"
     try:
-        test = load_problems(data, "test", held_out, answers=answers)
+        test = load_problems(data, "test", held_out, answers=config.rewards.needs_answers)
     except DataError as error:
         if held_out is not None or data.test is not None or data.test_fraction:
             raise
