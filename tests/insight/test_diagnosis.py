@@ -98,10 +98,9 @@ def test_a_healthy_run_has_no_findings() -> None:
 
 
 def test_every_check_has_a_name() -> None:
-    modules = [vars(module).values() for module in (conversations, objective, policy, responses)]
-    assert {value for values in modules for value in values if isinstance(value, Check)} == {
-        *CHECKS.values()
-    }
+    for module in (conversations, objective, policy, responses):
+        for value in vars(module).values():
+            assert not isinstance(value, Check) or value in CHECKS.values()
 
 
 def test_every_finding_has_its_section_on_the_page() -> None:

@@ -115,9 +115,8 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
             f"{a.benchmark}: the reward says which responses are right on one side only. Grade "
             "both with the same reward, such as: rlobj eval regrade DIR --reward math"
         )
-    left, right = (
-        {p.problem.id: p for p in side.problems if says_right or p.rewards} for side in (a, b)
-    )
+    sides = [[p for p in side.problems if says_right or p.rewards] for side in (a, b)]
+    left, right = ({p.problem.id: p for p in side} for side in sides)
     shared = [name for name in left if name in right]
     _check_same(left, right, shared)
     if not shared:

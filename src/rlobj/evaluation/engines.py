@@ -208,8 +208,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         )
     name, dtype = str(config.model.name), arithmetic(config.model)
     if tokenizer is None:
-        gpu = torch.cuda.is_available()
-        place = "cuda" if gpu else "cpu"
+        place = "cuda" if torch.cuda.is_available() else "cpu"
         policy = load_policy(config.model, config.data, model, device=place)
         name, model, tokenizer = model, policy.model, policy.tokenizer
         torch.set_num_threads(usual_threads(model))

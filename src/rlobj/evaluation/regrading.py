@@ -69,8 +69,7 @@ def regrade(
             changed = _changed(earlier, reward, deadline)
             if not trust:
                 named = {} if reward is None else {"rewards": reward_settings(reward)}
-                whole = {"rewards": changed.model_dump(mode="json")}
-                require_trust(path, whole, named)
+                require_trust(path, {"rewards": changed.model_dump(mode="json")}, named)
             _grade(changed.seen_from(home), name, problems.get(name, []), again, callback)
             rewards[name] = changed.recorded()
         regrading = _compare(samples, again, settings["benchmarks"], rewards)

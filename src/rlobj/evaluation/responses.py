@@ -64,10 +64,8 @@ def sample_and_grade(
             seeds = [derive_seed(seed, *key) for key in missing]
             prompted = [by_id[problem] for _, problem, _ in missing]
             store = partial(_store, samples, callback, missing, seeds)
-            draw: Any = sampler if conversations is None else conversations
-            prompts = (
-                [encode(problem) for problem in prompted] if conversations is None else prompted
-            )
+            draw: Any = conversations or sampler
+            prompts = prompted if conversations else [encode(problem) for problem in prompted]
             groups = draw.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
             for index, group in enumerate(groups):  # a sampler may not call `done`
                 store(index, group)

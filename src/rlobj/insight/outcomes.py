@@ -90,9 +90,8 @@ class Outcome:
         tokens = total(steps, "tokens/step")
         texts["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
-            spurious, caught, dropped = (
-                total(steps, f"spurious/{name}") for name in ("tokens", "caught", "dropped")
-            )
+            names = ("spurious/tokens", "spurious/caught", "spurious/dropped")
+            spurious, caught, dropped = (total(steps, name) for name in names)
             texts["spurious tokens"] = share(spurious, tokens)
             texts[f"spurious, {when}"] = _trend(first, last)
             if dropped:

@@ -123,9 +123,8 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         bases = (base.stem, *below.bases)
         config = merge(below.config, config)
     sources = content.get("sources") or {}
-    if not (
-        isinstance(sources, dict) and all(isinstance(places, dict) for places in sources.values())
-    ):
+    named = isinstance(sources, dict)
+    if not named or not all(isinstance(places, dict) for places in sources.values()):
         raise ConfigError(f"{path}: sources: expected SOURCE: {{setting: place}}, got {sources!r}")
     flat = flattened(config)
     unset = [

@@ -43,9 +43,8 @@ def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
         settings: of the preset, by dotted path.
     """
     limited: dict[str, Any] = {}
-    updates, passes = (
-        settings.get(f"training.{name}", 1) for name in ("updates_per_step", "passes")
-    )
+    updates = settings.get("training.updates_per_step", 1)
+    passes = settings.get("training.passes", 1)
     if isinstance(updates, int) and updates > MOST_UPDATES:
         limited = {"training": {"updates_per_step": MOST_UPDATES}}
     if isinstance(passes, int) and isinstance(updates, int):  # what else it is, is refused later

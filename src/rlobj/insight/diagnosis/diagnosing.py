@@ -47,8 +47,7 @@ def diagnose(
         >>> "collapse" in diagnosis.runs[0].checked
         True
     """
-    paths = run_paths(runs)
-    return Diagnosis(tuple(_diagnosed(path, progress) for path in paths))
+    return Diagnosis(tuple(_diagnosed(path, progress) for path in run_paths(runs)))
 
 
 def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
@@ -73,8 +72,7 @@ def diagnose_lines(
     """
     for step, name, before, now in read_changes(run):
         notes.append(visible(f"changed after step {step}: {name} {before} → {now}"))
-    foreign = in_another_trainer(run)
-    watch = Watch(read_run_config(run), foreign, str(run))
+    watch = Watch(read_run_config(run), in_another_trainer(run), str(run))
     for line in lines:
         watch.add(line)
     history, stop = watch.history, read_stop(run)

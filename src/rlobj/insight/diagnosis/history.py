@@ -50,10 +50,8 @@ class History:
 
     def _names(self, metric: str) -> list[str]:
         """The metrics that a name stands for: NAME is each score of the run."""
-        named = "NAME" in metric
-        return (
-            [metric.replace("NAME", score) for score in self.config.scores] if named else [metric]
-        )
+        scores = self.config.scores if "NAME" in metric else [""]
+        return [metric.replace("NAME", score) for score in scores]
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the metrics of a step."""

@@ -50,15 +50,8 @@ class Watch:
                 continue
             since = before.since if before is not None else step
             numbers = {key: value for key, value in result.numbers.items() if isfinite(value)}
-            finding = Finding(
-                name,
-                result.evidence,
-                result.cure,
-                since,
-                step,
-                numbers=numbers,
-                slower=result.slower,
-            )
+            said = result._replace(numbers=numbers)._asdict()
+            finding = Finding(name, since=since, until=step, **said)
             self.findings[name] = finding
             if before is None or not before.holds:
                 begun.append(finding)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlobj.insight.numbers import Line, mean, percent, total
 from rlobj.insight.run_report.runs import Run
@@ -122,17 +121,13 @@ def _seconds(steps: Sequence[Line], metric: str) -> str:
 
 def different_settings(runs: Sequence[Run]) -> Table:
     """The settings that are not the same in all runs; all settings of a single run."""
-    flat = [flattened(run.settings) for run in runs]
+    flat = [
+        {path: "null" if value is None else str(value) for path, value in settings.items()}
+        for settings in (flattened(run.settings) for run in runs)
+    ]
     paths = dict.fromkeys(path for settings in flat for path in settings)
-    rows = {path: [_setting(settings, path) for settings in flat] for path in paths}
+    rows = {path: [settings.get(path, UNKNOWN) for settings in flat] for path in paths}
     if len(runs) == 1:
         return rows
     absent = {UNKNOWN, "null", "{}"}  # what a run has in place of settings of another one
     return {path: cells for path, cells in rows.items() if len({*cells}) > 1 and {*cells} - absent}
-
-
-def _setting(settings: Mapping[str, Any], path: str) -> str:
-    if path not in settings:
-        return UNKNOWN
-    value = settings[path]
-    return "null" if value is None else str(value)

@@ -102,9 +102,8 @@ class RecordEvents(TrainerCallback):
             calls = [frequency * size for frequency in last["tools/calls"]]
             averages["tools/calls"] = sum(calls)
             averages["tools/errors"] = sum(map(mul, calls, last["tools/errors"]))
-            averages["response/truncated"] = (
-                averages["turns/at_turns"] + averages["turns/at_tokens"]
-            )
+            limits = ("turns/at_turns", "turns/at_tokens")
+            averages["response/truncated"] = sum(averages[name] for name in limits)
         return averages
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

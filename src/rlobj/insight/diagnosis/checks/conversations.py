@@ -60,9 +60,8 @@ def called_in_vain(history: History) -> Found | None:
     """Most calls fail, or responses with calls are not right more often than those without."""
     if len(history.steps) < 2 * WINDOW:
         return None
-    calls, errors, timeouts = (
-        sum(history.last(f"tools/{name}")) for name in ("calls", "errors", "timeouts")
-    )
+    names = ("tools/calls", "tools/errors", "tools/timeouts")
+    calls, errors, timeouts = (sum(history.last(name)) for name in names)
     if calls >= FEW_CALLS and errors >= FAILED * calls:
         return Found(
             f"{errors:,.0f} of {calls:,.0f} calls failed in the last steps, {timeouts:,.0f} of "

@@ -171,9 +171,8 @@ Healthy runs have 0.01; with 20% wrong gold answers it is 0.2."""
 
 
 def _disputed(history: History) -> Found | None:
-    wrong, right = (
-        sum(history.last(f"groups/agreed_{verdict}", MANY_STEPS)) for verdict in ("wrong", "right")
-    )
+    wrong = sum(history.last("groups/agreed_wrong", MANY_STEPS))
+    right = sum(history.last("groups/agreed_right", MANY_STEPS))
     if not (wrong >= FEW_GROUPS and right > wrong and wrong >= DISPUTED * (wrong + right)):
         return None
     return Found(
