@@ -211,8 +211,7 @@ def _check_typed(preset: str | None, config: Path | None, typed: Sequence[Layer]
     from rlobj.settings.layers import file_layer, merged
     from rlobj.settings.presets import preset_names
 
-    file = [] if config is None else [file_layer(config)]
-    settings = merged([*file, *typed])
+    settings = merged([*([] if config is None else [file_layer(config)]), *typed])
     model, data = (settings.get(section) for section in ("model", "data"))
     name = model.get("name") if isinstance(model, Mapping) else None
     if isinstance(name, str) and name != "embedded":

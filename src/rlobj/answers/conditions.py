@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rlobj.answers.lexer import (
-    Token,
-    Tokens,
-    is_enclosed,
-    nesting,
-    split,
-)
+from rlobj.answers.lexer import Token, Tokens, is_enclosed, nesting, split
 from rlobj.answers.vocabulary import LISTS, word_set
 
 _CLAUSE = re.compile(

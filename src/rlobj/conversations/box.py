@@ -34,13 +34,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))  # the folder of rlobj
 
-from rlobj.base.processes import (
-    adopt_orphans,
-    descendants,
-    end_with_parent,
-    ending,
-    kill_tree,
-)
+from rlobj.base.processes import adopt_orphans, descendants, end_with_parent, ending, kill_tree
 
 _CHARACTERS = 1000
 _BITS = 4096

@@ -13,13 +13,7 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.showing import shown
 from rlobj.conversations.box import ToolError
 from rlobj.conversations.deadlines import Failed, called, called_now
-from rlobj.conversations.environment import (
-    Adapter,
-    Environment,
-    Message,
-    Turn,
-    checked_reward,
-)
+from rlobj.conversations.environment import Adapter, Environment, Message, Turn, checked_reward
 from rlobj.conversations.pool import ToolPool, ToolResult
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem

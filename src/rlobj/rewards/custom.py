@@ -63,11 +63,7 @@ class Custom(Reward):
         Raises:
             ConfigError: the target cannot be imported or is not a function.
         """
-        settings = {
-            "batched": self.batched,
-            "deadline": self.deadline,
-            "concurrency": self.concurrency,
-        }
+        settings = {name: getattr(self, name) for name in ("batched", "deadline", "concurrency")}
         memory = int((self.memory_gib or 0) * 2**30)
         return _CustomGrader(partial(InProcess, self.target, memory, settings), self.target, self)
 

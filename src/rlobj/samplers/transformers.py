@@ -22,14 +22,7 @@ from rlobj.base.errors import RunError
 from rlobj.base.progress import beat
 from rlobj.objectives.statistics import hash_keys
 from rlobj.samplers.response import Response, packed
-from rlobj.samplers.types import (
-    NOT_FINITE,
-    Done,
-    Feed,
-    Request,
-    SamplingSettings,
-    check_prompts,
-)
+from rlobj.samplers.types import NOT_FINITE, Done, Feed, Request, SamplingSettings, check_prompts
 from rlobj.samplers.weights import Digest, Received, digest
 from rlobj.scoring.policy_scorer import evaluating
 

@@ -64,16 +64,13 @@ def write_inspection_page(
     name = visible(named_folder(run).name, 100)
     body = {"title": escape(name), "facts": definition_list(_facts(page, tokens, deciders))}
     body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
+    described = {name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()}
+    described |= {k: {"unit": c.unit, "meaning": c.meaning} for k, c in COLUMNS.items()}
     about = {
         "tokens": tokens,
         "touched": page.touched,
         "rules": [described_rule(rule, field) for rule, field in rules.items()],
-        "columns": {
-            **{name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()},
-            **{
-                k: {"unit": column.unit, "meaning": column.meaning} for k, column in COLUMNS.items()
-            },
-        },
+        "columns": described,
     }
     meta, columns = store_data(page)
     content = render_page(

@@ -20,13 +20,7 @@ from rlobj.objectives.evaluator import Values
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
-from rlobj.objectives.rules import (
-    Rule,
-    declared,
-    levels_of,
-    readable_columns,
-    score_columns,
-)
+from rlobj.objectives.rules import Rule, declared, levels_of, readable_columns, score_columns
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.layout import CONFIG_FILE, is_run, table_files

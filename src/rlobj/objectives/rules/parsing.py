@@ -16,12 +16,7 @@ from typing import Any, NoReturn
 
 from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.objectives.rules import nodes
-from rlobj.objectives.rules.columns import (
-    COLUMNS,
-    FUNCTIONS,
-    declared_columns,
-    named_expressions,
-)
+from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns, named_expressions
 from rlobj.objectives.rules.custom import custom_rule
 from rlobj.objectives.rules.expression import Expr
 

@@ -74,6 +74,8 @@ class CallerInputs:
         require_tokenizer(self.model, self.tokenizer, passed="model" in local)
         missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
         lacks = f": it has no {', '.join(missing)}" if missing else ""
+        samplers = f"transformers, vllm, vllm-server, or an rlobj.Sampler{lacks}"
+        environments = "a name, 'file.py:Class', or a class or function that makes an environment"
         rows = "a name, a path, or an iterable of dicts"
         expected = {
             "model": (hasattr(self.model, "config"), "a hub id, a folder, or a transformers model"),
@@ -85,14 +87,8 @@ class CallerInputs:
                 "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of "
                 "functions, or a list of mappings with 'name'",
             ),
-            "sampler": (
-                not missing,
-                f"transformers, vllm, vllm-server, or an rlobj.Sampler{lacks}",
-            ),
-            "environment": (
-                callable(self.environment),
-                "a name, 'file.py:Class', or a class or function that makes an environment",
-            ),
+            "sampler": (not missing, samplers),
+            "environment": (callable(self.environment), environments),
         }
         for name in [*local, *(["tokenizer"] if "model" in local else [])]:
             fits, text = expected.get(name, (True, ""))
