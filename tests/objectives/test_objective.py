@@ -41,6 +41,10 @@ def test_what_is_no_table_is_named_with_what_to_write() -> None:
             call()
     with pytest.raises(TypeError, match=r"write \[batch\]"):
         DAPO.plan(batch)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="one TokenBatch, got a list"):
+        DAPO([batch])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got dict"):
+        DAPO.observe([row])
 
 
 W: dict[str, Any] = {"controllers": {"W": Gate(target=0.3, on=1.1)}}

@@ -261,6 +261,7 @@ class Objective(Model):
         Raises:
             BatchError: a column is absent or not finite on some rank; raised on all ranks.
         """
+        _require_tables(tables)
         state = {**self.init(), **(state or {})}
         if not self.controllers:
             return state
@@ -599,9 +600,13 @@ class Objective(Model):
 
 def _require_tables(tables: Any) -> None:
     """Raise TypeError for what is no list of `TokenBatch`."""
-    for table in tables if isinstance(tables, Sequence) else [tables]:
+    if isinstance(tables, TokenBatch):
+        raise TypeError("expected a list of TokenBatch, got one: write [batch]")
+    if tables is None:
+        raise TypeError("expected a list of TokenBatch, got None")
+    for table in tables:
+        if isinstance(table, list | tuple):
+            raise TypeError("expected one TokenBatch, got a list: plan takes lists, loss one of them")
         if not isinstance(table, TokenBatch):
             write = "TokenBatch(lengths=[...], groups=[...], logprobs=..., rewards=[...])"
             raise TypeError(f"expected a TokenBatch, got {type(table).__name__}: write {write}")
-    if not isinstance(tables, Sequence):
-        raise TypeError("expected a list of TokenBatch, got one: write [batch]")

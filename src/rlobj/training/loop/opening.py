@@ -141,10 +141,10 @@ def open_trainer(
 
 @contextlib.contextmanager
 def _opening(callbacks: Sequence[Callback], comm: ProcessGroup, what: str) -> Iterator[None]:
-    """Tell the callbacks what is opened, and `together` about it."""
-    for callback in callbacks:
-        callback.opening(what)
+    """`together`, of which the callbacks hear."""
     with together(comm, what):
+        for callback in callbacks:
+            callback.opening(what)
         yield
 
 

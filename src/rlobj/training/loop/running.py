@@ -175,7 +175,7 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     measure, measured = held_out(run)
     checkpoint = f"none was saved with a {measure.name}{' above 0' * (measure is ACCURACY)}"
     if best is not None:
-        checkpoint = f"{best}, {measure.name} {measured[best]:.3f}"
+        checkpoint = f"{best}, {measure.name} {measure.text(measured[best])}"
     trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj resume {run}{trust}"
     if finding.slower:
