@@ -11,7 +11,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, counted
 from rlobj.base.targets import without_imports
 from rlobj.reporting import visible
-from rlobj.reporting.terminal import Screen, say, shown_lines, table
+from rlobj.reporting.terminal import Screen, importing, say, shown_lines, table
 from rlobj.settings.presets import Preset, difference, load_preset, preset_names
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.options import PresetOrFile
@@ -40,7 +40,8 @@ def _read(name: str) -> tuple[Preset, str, RunConfig]:
     title = visible(": ".join(text.strip() for text in (preset.paper, preset.summary) if text))
     origin = str(preset.path) if preset.path.name in name else name
     layers = layers_of(None, [(origin, dict(preset.config))], profile=False)
-    from rlobj.settings.building import build_config  # which imports torch
+    with importing("torch"):
+        from rlobj.settings.building import build_config
 
     if "data.source" in origins(layers):
         return preset, title, build_config(layers)

@@ -11,7 +11,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.rewards.kinds import Exact
 from rlobj.settings.building import build_config, compose
-from rlobj.settings.layers import EMBEDDED_LAYER, Layer, layers_of
+from rlobj.settings.layers import EMBEDDED_LAYER, Layer, layers_of, parse_setting
 from rlobj.settings.presets import load_preset
 from rlobj.settings.profiles import DEFAULT_TASK, PROFILES
 from rlobj.settings.sampling import DynamicSampling
@@ -125,3 +125,22 @@ def test_a_reward_of_a_preset_file_of_ones_own_is_kept_by_the_embedded_policy(
         config = build_config(layers_of(str(tmp_path / "mine.yaml"), []))
     assert config.rewards.recorded()["kind"] == "custom"
     assert config.sampling.max_tokens != 99  # which is scale
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("Question: {prompt}", "Question: {prompt}"),
+        (r"\boxed{} {prompt}", r"\boxed{} {prompt}"),
+        (r'"\\boxed{} {prompt}\n"', "\\boxed{} {prompt}\n"),
+        ("null", None),
+    ],
+)
+def test_a_template_is_text_and_keeps_its_backslashes(typed: str, read: str | None) -> None:
+    assert parse_setting(f"data.template={typed}") == {"data": {"template": read}}
+
+
+@pytest.mark.parametrize("typed", [r'"\boxed{} {prompt}"', r'"\theta {prompt}"', r'"\pi {prompt}"'])
+def test_escapes_that_would_change_a_template_are_refused(typed: str) -> None:
+    with pytest.raises(ConfigError, match=r"Write each other backslash twice"):
+        parse_setting(f"data.template={typed}")

@@ -115,7 +115,7 @@ def test_verl_loads_the_plugin_by_itself_and_nothing_with_it() -> None:
         env={**os.environ, **ENVIRONMENT},
     )
     loaded, changed = done.stdout.splitlines()
-    plugin = {"rlobj", "rlobj.base", "rlobj.base.errors", "rlobj.integrations"}
+    plugin = {"rlobj", "rlobj.base", "rlobj.base.errors", "rlobj.base.memory", "rlobj.integrations"}
     plugin |= {"rlobj.installation", "rlobj.integrations.verl", "rlobj.integrations.verl.names"}
     assert {*loaded.split()} <= plugin
     assert changed.split() == ["True", "True"]
