@@ -55,16 +55,21 @@ def build_config(layers: Sequence[Layer]) -> RunConfig:
 def _unknown(path: str, text: str, origin: str, layers: Sequence[Layer]) -> str:
     """Advice for an unknown key: what it, or the settings below it, can mean; else near names.
 
-    At the top of a file, the keys that are no settings are known, too.
+    Below the top, names in its section are listed; at the top of a file, keys that are no settings.
     """
     if any(part.isdigit() for part in path.split(".")):  # in an entry of a list
         return text
     names = [name for name in flattened(merged(layers)) if f"{name}.".startswith(f"{path}.")]
-    if meanings := " ".join(dict.fromkeys(map(meaning_of, names or [path]))):
-        return f"unknown key. {meanings}"
+    (section, dot, _), known = path.rpartition("."), text.rpartition(" Known: ")[2]
+    keys = ("kind", *known.rstrip(".").split(", "))
+    pairs = [(name[len(path) + 1 :], meaning_of(name, section, keys)) for name in names or [path]]
+    answers = [f"{name}: {said}" if len(names) > 1 else said for name, said in pairs if said]
+    if answers:
+        listed = [f"Known: {known}"] if section else []
+        return " ".join(["unknown key.", *answers, *listed]).replace(": Did", ": did")
     if "." not in path and Path(origin.removeprefix("preset ")).is_file():
         return f"unknown key.{nearest(path, [*RunConfig.keys(), *FILE_KEYS])}"
-    return text
+    return text.replace("mean '", f"mean '{section}{dot}")
 
 
 def _origin(path: str, layers: Sequence[Layer]) -> str:
