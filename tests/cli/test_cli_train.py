@@ -113,9 +113,15 @@ def test_a_resumed_run_refuses_the_options_of_a_new_one(tmp_path: Path) -> None:
     words = ("--set", "training.betas=[0,0]", "--set", "trainig.steps=3", "--sampler", "vllm")
     text = printed("resume", tmp_path, *words, code=2).strip()
     assert text.endswith("Leave out: --set training.betas, --set trainig.steps")
-    for option in ("--preset", "--seed", "--dry-run"):
+    for option in ("--preset", "--seed", "--output-dir"):
         text = printed("resume", tmp_path, option, "0", code=2, columns=200)
         assert "A new one changes them: rlobj train --from RUN" in text
+    text = printed("resume", tmp_path, "--dry-run", code=2, columns=200)
+    assert "A resumed run has no dry run" in text
+    text = printed("resume", tmp_path, "b", code=2, columns=200)
+    assert "It resumes one run, and takes settings as --set NAME=VALUE" in text
+    text = printed("train", tmp_path, code=2, columns=400)
+    assert f"Type: rlobj resume {tmp_path}" in text
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,17 @@ def test_a_resumed_run_refuses_the_options_of_a_new_one(tmp_path: Path) -> None:
     [
         (["train", "stapo"], "rlobj train --preset stapo"),
         (["train", "math.jsonl"], "rlobj train --preset NAME"),
+        (["train", "x" * 300], "rlobj train --preset NAME"),
+        (["train", "my.yaml"], "rlobj train --preset my.yaml, or --config my.yaml"),
         (["train", "--resume", "runs/a"], "rlobj resume RUN"),
+        (
+            ["train", "--output-dir", "a"],
+            "--output-dir. The folder of a run is no setting, it is given by --out.",
+        ),
+        (
+            ["train", "--beta", "3"],
+            "objective.penalties=VALUE' or '--set objective.reward_kl=VALUE'?",
+        ),
         (["train", "--num-generations", "8"], "Did you mean '--set sampling.group_size=VALUE'?"),
         (["resume", "run", "--lr", "1"], "Did you mean '--set training.learning_rate=VALUE'?"),
         (["evaluate", "compare", "a"], "Missing argument 'DIR_B'"),

@@ -28,6 +28,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from rlobj.base.errors import Argument, Message, RlobjError, RunError, Setting
+from rlobj.runs.layout import CONFIG_FILE
 from rlobj.settings.presets import preset_names
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -109,17 +110,24 @@ def _advice(error: Any) -> str:
     extra = re.search(r"unexpected extra argument.*\((\S+).*\)", error.message)
     if command == "train" and option == "--resume":
         return "Type: rlobj resume RUN"
-    if command == "train" and extra:
-        name = extra[1] if extra[1] in preset_names() else "NAME"
-        return f"Type: rlobj train --preset {name}"
+    if command == "train" and extra and not error.ctx.params.get("preset"):
+        word = extra[1]
+        if os.path.exists(os.path.join(word, CONFIG_FILE)):  # no error of a word that is no path
+            return f"Type: rlobj resume {word}"
+        other = f", or --config {word}" if word.endswith((".yaml", ".yml")) else ""
+        name = word if other or word in preset_names() else "NAME"
+        return f"Type: rlobj train --preset {name}{other}"
+    if command == "resume" and (extra or option == "--dry-run"):
+        one = "It resumes one run, and takes settings as --set NAME=VALUE"
+        return one if extra else "A resumed run has no dry run"
     trains = options_of(error.ctx.parent.command.commands["train"]) if command == "resume" else {}
-    if option in trains.values():
+    if trains and option in {*trains.values(), "--output-dir"}:
         return "A run goes on with its own settings. A new one changes them: rlobj train --from RUN"
     if command in ("train", "resume") and option:
         from rlobj.settings.meaning import meaning_of
 
         meaning = meaning_of(option.lstrip("-").replace("-", "_"))
-        return re.sub(r"mean '([\w.]+)'.*?\?", r"mean '--set \1=VALUE'?", meaning)
+        return re.sub(r"'([\w.]+)'", r"'--set \1=VALUE'", meaning).replace("by out", "by --out")
     return ""
 
 
