@@ -27,7 +27,10 @@ SHORT = {"training.steps": 1, "sampling.prompts_per_step": 4, "training.updates_
 """Settings of trainings."""
 TINY = {"sampling.max_tokens": 16}
 """Settings of trainings of the tiny policy, whose context has 128 tokens."""
+SERVE = "serve Qwen/Qwen3-1.7B-Base"
+TRAIN = "train --preset stapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl"
 OTHERS = """
+explain stapo
 presets list
 presets show stapo
 presets diff dapo stapo
@@ -50,12 +53,7 @@ def readme_lines() -> list[list[str]]:
     return [*commands(README), *map(shlex.split, table)]
 
 
-def needs_server(words: list[str]) -> bool:
-    return words[0] == "serve" or "vllm-server" in words
-
-
-LINES = [words for words in readme_lines() if not needs_server(words)]
-LINES += [line.split() for line in OTHERS.split("\n") if line]
+LINES = readme_lines() + [line.split() for line in OTHERS.split("\n") if line]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapted(words: list[str]) -> list[str]:
     """A command line with the tiny policy in the place of a published model, and little work."""
     words = ["policy" if word.startswith("Qwen/") else word for word in words]
-    if words[0] == "train":
+    if words[0] in ("train", "estimate"):
         settings = SHORT | (TINY if "policy" in words else {})
         words = [*words, *(f"--set={name}={value}" for name, value in settings.items())]
     if words[0] == "eval" and "--on" in words:
@@ -101,9 +99,9 @@ def test_a_command_succeeds_in_a_new_process(words: list[str], folder: Path) -> 
 @pytest.mark.vllm
 def test_a_server_and_its_trainer_are_new_processes(folder: Path) -> None:
     """Serve the model, train with the server, and stop the server by a signal."""
-    serve, train = (words for words in readme_lines() if needs_server(words))
+    train = [*TRAIN.split(), "--sampler", "vllm-server"]
     port = str(free_port())
-    serve = [*adapted(serve), "--port", port, "--set", f"kv_cache_memory_bytes={64 << 20}"]
+    serve = [*adapted(SERVE.split()), "--port", port, "--set", f"kv_cache_memory_bytes={64 << 20}"]
     log = folder / "serve.txt"
     with log.open("w") as output:
         command = [sys.executable, "-m", "rlobj_cli", *serve]
