@@ -217,6 +217,7 @@ def _check_typed(preset: str | None, config: Path | None, typed: Sequence[Layer]
     if isinstance(name, str) and name != "embedded":
         with reported(ConfigError, "model.name", ConfigError):
             require_model(name)
+    preset = preset or settings.get("preset")
     if isinstance(data, Mapping) and preset in (None, *preset_names()):
         with contextlib.suppress(InvalidFields):  # all wrong settings are reported together, later
             check_columns(DataConfig(**data), answers=False)
