@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rlobj
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Message
 from rlobj.settings.building import compose
 from rlobj.settings.layers import parse_setting
 from rlobj.settings.presets import preset_names
@@ -82,9 +82,14 @@ def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
 
 
 def test_a_template_with_a_backslash_and_an_n_is_doubtful() -> None:
-    texts = {r"{prompt}\nA:": 1, "{prompt}\nA:": 0, r"{prompt} with \neq and \boxed{}": 0}
-    for text, count in texts.items():
-        warned = [doubt for doubt in doubts(grpo(data={"template": text})) if "$'" in doubt]
-        assert len(warned) == count, text
-    quoted = parse_setting(r'data.template="{prompt}\nA:"')
-    assert quoted == {"data": {"template": "{prompt}\nA:"}}
+    for text in ("{prompt}\nA:", r"{prompt} with \neq and \newline"):
+        assert [*doubts(grpo(data={"template": text}))] == []
+    for name, text in {
+        "template": r"{prompt}\nA \frac:",
+        "system": r'Say "A".\n\nNo more.',
+    }.items():
+        [doubt] = doubts(grpo(model={"name": "an/8B"}, data={"source": "x.jsonl", name: text}))
+        assert isinstance(doubt, Message)
+        assert f"data.{name} is '{text}'" in doubt
+        [advice] = doubt.settings
+        assert parse_setting(str(advice)) == {"data": {name: text.replace(r"\n", "\n")}}

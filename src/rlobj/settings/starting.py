@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 
@@ -138,20 +139,20 @@ def doubts(config: RunConfig) -> Iterator[str]:
 
 
 def unread_breaks(config: RunConfig) -> Iterator[str]:
-    """Warnings about a template with a backslash and an n where a line break was meant."""
-    for name in ("template", "test_template"):
+    """Warnings about a text with a backslash and an n where a line break was meant."""
+    for name in ("template", "test_template", "system"):
         text = getattr(config.data, name) or ""
         if _BREAK.search(text):
-            yield (
-                f"data.{name} is {text!r}: it has the two characters \\ and n, which the model "
-                "reads as they are, and no line break. In a shell, a line break is written "
-                "$'{prompt}\\nAnswer:', and in a value with quotes of its own "
-                f"'data.{name}=\"{{prompt}}\\nAnswer:\"'"
+            quoted = re.sub(r"\\" + _BREAK.pattern, r"\\n", json.dumps(text, ensure_ascii=False))
+            yield Message(
+                f"data.{name} is '{text}': it has the two characters \\ and n, which the model "
+                "reads as they are. If a line break is meant, put the value in quotes of its own: ",
+                Setting(f"data.{name}", quoted),
             )
 
 
-_BREAK = re.compile(r"\\n(?!abla|eq|e\b|ot|u\b|i\b|mid)")
-"""No command of LaTeX, such as \\neq."""
+_BREAK = re.compile(r"\\n(?![a-z])")
+"""No command of LaTeX, such as \\neq or \\newline."""
 
 
 def unread_environment(names: Iterable[str]) -> str:
