@@ -8,7 +8,7 @@ import typer
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
-from rlobj.reporting.terminal import Screen, importing, working
+from rlobj.reporting.terminal import Screen, importing
 from rlobj_cli.screen.options import Config, Json, Preset, Settings
 
 
@@ -90,8 +90,7 @@ def estimate(
         )
     with importing("transformers"):
         from rlobj_cli.screen.estimating import chosen, show
-    with working(Screen(stderr=True), "reading config.json"):
-        estimated = chosen(built, gpus, mean_tokens, used)
+    estimated = chosen(built, gpus, mean_tokens, used)
     if as_json:
         typer.echo(estimated.json())
     else:

@@ -150,7 +150,7 @@ def test_words_of_other_programs_are_answered_with_what_to_type(words, typed) ->
 
 
 def test_a_dry_run_shows_the_micro_batch_of_short_prompts_and_no_share_of_a_hash(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_tiny_policy(tmp_path / "policy")
     rows = [f'{{"prompt": "{i}+1=", "answer": "{i + 1}"}}\n' for i in range(60)]
@@ -167,6 +167,48 @@ def test_a_dry_run_shows_the_micro_batch_of_short_prompts_and_no_share_of_a_hash
     assert "has no such column" in output(
         *words, *data, "--set", "data.template={question}", code=2
     )
+    [cache] = re.findall(r"keys and values ([\d.]+)", text)
+    assert float(cache) < 1  # MiB
+    assert "It needs more" not in text
+    [needed] = re.findall(r"together(?: [\d.]+){2} ([\d.]+)", text)
+    monkeypatch.setattr("rlobj.sizing.sizes.physical_memory", lambda: int(float(needed) * 1.5e6))
+    several = " ".join(output(*words, *data, "--processes", "3").split())
+    assert "this machine has for 3 processes" in several
+    assert "It needs more than that" in several
+    alone = (*words, *data, "--set", "evaluation.every=0", "--set")
+    output(*alone, "sampling.max_tokens=124")  # of 128, and prompts have 4 or 5
+    assert "left out 50 training problems: prompts over 4 tokens" in caplog.text
+    none = output(*alone, "sampling.max_tokens=125", code=2)
+    assert "training problems has a prompt of at most 3 tokens" in none
+
+
+def test_a_preset_of_a_configuration_file_names_the_columns(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_tiny_policy(tmp_path / "policy")
+    Path("mine.yaml").write_text("base: grpo\ndata: {columns: {prompt: q, answer: a}}\n")
+    Path("conf.yaml").write_text("preset: mine.yaml\ndata: {source: qa.jsonl}\n")
+    Path("qa.jsonl").write_text('{"q": "1+1=", "a": "2"}\n' * 2 + '{"q": "1+2=", "a": "3"}\n')
+    words = ("--config", "conf.yaml", "--model", "./policy", "--set", "sampling.max_tokens=9")
+    assert "prompt: q" in output(*words, "--set", "evaluation.every=0", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "refusal"),
+    [
+        ("*.safetensors", "has a config.json and no weights"),
+        ("tokenizer*", "has no tokenizer"),
+        ("unknown", "transformers cannot read the config.json of"),
+    ],
+)
+def test_a_model_folder_that_is_not_complete_is_refused(pattern, refusal, tmp_path: Path) -> None:
+    folder = save_tiny_policy(tmp_path / "policy")
+    for file in folder.glob(pattern):
+        file.unlink()
+    if pattern == "unknown":
+        settings = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**settings, "model_type": pattern}))
+    words = ("--preset", "grpo", "--model", str(folder), "--task", "addition", "--dry-run")
+    assert refusal in output(*words, "--set", "sampling.max_tokens=9", code=2)
 
 
 def test_a_chat_template_without_tools_is_refused_before_the_weights(tmp_path: Path) -> None:

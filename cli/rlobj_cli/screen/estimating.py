@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError, Message
-from rlobj.models.checking import check_model
-from rlobj.reporting.terminal import facts_grid, say, table
+from rlobj.base.errors import Message
+from rlobj.models.checking import check_model, unreadable
+from rlobj.reporting.terminal import Screen, facts_grid, say, table, working
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
 from rlobj.sizing.fitting import Choice, choose, ways
@@ -94,25 +94,27 @@ def chosen(
         ConfigError: `gpus` is something else, there is no such model, or its
             config.json cannot be read or has a number that no model has.
     """
-    check_model(config)
-    card = card_bytes() if gpus is None else None
-    if card:
+    with working(Screen(stderr=True), "reading config.json"):
+        check_model(config, weights=False)
+        size = Size.named(config.model, local=True)
+    if size is None:
+        raise unreadable(config.model.name)
+    if card := card_bytes() if gpus is None else None:
         cards = Cards(torch.cuda.device_count(), card)
     else:
-        cards = Cards.of_cpu() if gpus in (None, "cpu") else Cards.parse(gpus)
-    size = Size.named(config.model, local=True)
-    if size is None:
-        raise ConfigError(
-            f"transformers cannot read the config.json of {config.model.name}. Expected a folder "
-            "with a config.json, or the id of a model on the hub: get one with: "
-            "hf download ID config.json --local-dir FOLDER"
-        )
+        cards = measured_cpu() if gpus is None or gpus.lower() == "cpu" else Cards.parse(gpus)
     if cards.gpu is None:
         choices = choose_settings(config, size, None, {})
     else:
         choices = choose(config, size, cards)
     config = settled(config, choices)
     return estimated(config, size, cards.count, cards, mean, used, choices)
+
+
+def measured_cpu() -> Cards:
+    """This machine's CPU, and what is shown while it is measured."""
+    with working(Screen(stderr=True), "measuring this CPU"):
+        return Cards.of_cpu()
 
 
 def short(config: RunConfig, ranks: int) -> str:
@@ -171,12 +173,13 @@ def show_tables(console: Console, estimate: Estimated) -> None:
     shown.add_section()
     shown.add_row("together", *(f"{size / unit:.1f}" for size in memory.needed))
     if memory.card is None:
-        shown.add_row("this machine has", *[f"{estimate.cards.bytes / unit:.1f}"] * 4)
+        ranks = f" for {estimate.ranks} processes" if estimate.ranks > 1 else ""
+        shown.add_row(f"this machine has{ranks}", *[f"{estimate.cards.bytes / unit:.1f}"] * 4)
     else:
         free = f"{(1 - MARGIN) * memory.card / unit:.1f}"
         shown.add_row(f"the GPU, less {MARGIN:.0%} for CUDA and NCCL", *[free] * 4)
     console.print("", shown, sep="\n")
-    if memory.card is None and max(memory.needed) > estimate.cards.bytes:
+    if memory.card is None and estimate.ranks * max(memory.needed) > estimate.cards.bytes:
         text = "It needs more than that. Use a smaller training.micro_batch_tokens, "
         say(console, Text(f"{text}sampling.batch_tokens or model", style="red"))
     for assumption in memory.assumed:

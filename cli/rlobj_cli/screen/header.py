@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.data.sources import source_names
+from rlobj.data.tasks import TASKS
 from rlobj.models.checking import longest_prompt
 from rlobj.reporting.terminal import facts_grid, say
 from rlobj.runs.configuration import dump_config
@@ -22,10 +23,12 @@ from rlobj.settings.trust import imports
 from rlobj.sizing.choosing import choose_settings, held_out_share, settled
 from rlobj.sizing.fitting import Choice, require_memory, with_settings
 from rlobj.sizing.sizes import Cards, Size, card_bytes
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import load_both
 from rlobj.training.opened_run import OpenedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
-from rlobj_cli.screen.estimating import estimated, show_choices, show_tables
+from rlobj_cli.screen.estimating import estimated, measured_cpu, show_choices, show_tables
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
@@ -87,11 +90,18 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     cards = None if card is None else Cards(run.processes, card)
     choices = choose_settings(config, size, cards, os.environ)
     held_out: list[Choice] = []
-    longest = None
-    local = all(Path(name).exists() for name in source_names(config.data.source))
-    if config.model.name is None or local:  # not from the hub
+    sizes: dict[str, int | None] = {}
+    if _here(config.data.source):
         held_out = held_out_share(config)
-        longest = longest_prompt(settled(config, held_out))
+        loaded = settled(config, held_out)
+        if not _here(loaded.data.test):
+            loaded = with_settings(loaded, {"evaluation.every": 0})
+        train, test, _ = load_both(loaded, CallerInputs())
+        longest = longest_prompt(loaded, train, "training")
+        sizes["data.max_prompt_tokens"] = longest or config.data.max_prompt_tokens
+        if loaded.evaluation.every:
+            longest_prompt(loaded, test, "held-out")
+            sizes["evaluation.problems"] = len(test)
     config = settled(config, choices)
     origin_of |= {choice.setting: "auto" for choice in choices if choice.reason}
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
@@ -102,21 +112,22 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     show_choices(console, [*choices, *held_out])
     if size is None:
         name = config.model.name
-        text = (
-            f"\nmemory: unknown, because the config.json of {name} is not on this machine, or "
-            f"transformers cannot read it. Get it with: hf download {name} config.json"
-        )
+        text = f"\nmemory: unknown, because the config.json of {name} is not on this machine, or "
+        text += f"transformers cannot read it. Get it with: hf download {name} config.json"
         say(console, Text(text))
     else:
-        if longest is not None:
-            longest = min(longest, config.data.max_prompt_tokens or longest)
-            config = with_settings(config, {"data.max_prompt_tokens": longest})
-        estimate = estimated(config, size, run.processes, cards or Cards.of_cpu())
+        config = with_settings(config, sizes)
+        estimate = estimated(config, size, run.processes, cards or measured_cpu())
         show_tables(console, estimate)
         require_memory(config, size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
+
+
+def _here(source: object) -> bool:
+    """Whether nothing of a source is fetched from the hub."""
+    return all(name in TASKS or Path(name).exists() for name in source_names(source))
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:

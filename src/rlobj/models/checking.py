@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import path_of
 from rlobj.base.showing import shown
 from rlobj.base.targets import importable, is_object_text
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.rendering import Rendering
-from rlobj.data import encode_prompt, format_prompt, load_problems
+from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.chat_templates import chat_of
 from rlobj.models.embedded import build_policy
 from rlobj.models.gguf_files import pretrained
 from rlobj.models.loading import load_tokenizer
-from rlobj.models.location import is_gguf, on_hub
-from rlobj.models.policy import prompt_limit
+from rlobj.models.location import is_gguf, on_hub, require_weights
+from rlobj.models.policy import prompt_limit, short_enough
 from rlobj.settings.run_config import ModelConfig, RunConfig
 
 _TOOL = {"type": "function", "function": {"name": "tool", "description": "", "parameters": {}}}
@@ -26,25 +27,39 @@ _LONGEST = 8
 """The prompts with most characters, one of which is taken for that with most tokens."""
 
 
-def check_model(config: RunConfig) -> None:
+def check_model(config: RunConfig, *, weights: bool = True) -> None:
     """Check what would end a run after its model was loaded.
 
+    Args:
+        config: the run.
+        weights: a folder must have weights and a tokenizer; else its config.json is enough.
+
     Raises:
-        ConfigError: a model is neither on this machine nor on the hub; the context leaves no room
-            for a prompt; or the chat template cannot be used, or not with tools.
+        ConfigError: a model is neither on this machine nor on the hub, or its files are not all
+            there or cannot be read; the context leaves no room for a prompt; or the chat template
+            cannot be used, or not with tools.
     """
-    name, scores = config.model.name, config.scores.values()
+    model, data, environment = config.model, config.data, config.environment
+    for key, score in config.scores.items():
+        with reported(ConfigError, f"scores.{key}.model", ConfigError):
+            frozen = None if score.model == "policy" else score.model
+            on_hub(frozen)
+            if weights:
+                require_weights(frozen)
+    name = model.name
     if is_object_text(name):
         return
-    fetched = on_hub(name)
-    for score in scores:
-        on_hub(None if score.model == "policy" else score.model)
-    described = (
-        build_policy(0).config if name is None else read_config(config.model, local=not fetched)
-    )
-    if described is not None:
-        prompt_limit(config, described)
-    model, data, environment = config.model, config.data, config.environment
+    fetched, folder = on_hub(name), name is not None and path_of(name).is_dir()
+    described = read_config(model, local=not fetched)
+    if described is None and (fetched or folder) and not model.trust_remote_code:
+        raise unreadable(name)
+    prompt_limit(config, described)
+    if weights and folder:
+        require_weights(name)
+        if not (model.trust_remote_code or _has_tokenizer(model, str(name))):
+            raise ConfigError(
+                f"{name} has no tokenizer: copy its files, such as tokenizer.json, into the folder"
+            )
     templated = model.chat_template is True or model.chat_template_kwargs or data.system
     if name is None or not (templated or environment.tools) or not _has_tokenizer(model, name):
         return
@@ -54,24 +69,49 @@ def check_model(config: RunConfig) -> None:
         CallReader(Rendering(tokenizer, chat, [_TOOL]), environment.calls)
 
 
-def longest_prompt(config: RunConfig) -> int | None:
-    """The tokens of the longest training prompt that is not left out; None if that is not known."""
-    name, data = config.model.name, config.data
-    problems = load_problems(data, "train", answers=config.needs_answers)
-    texts = sorted((format_prompt(data.template, problem) for problem in problems), key=len)
-    if name is None:  # a token is a character
-        return len(texts[-1]) + 1
-    if not _has_tokenizer(config.model, name):
-        return None
-    tokenizer = load_tokenizer(config.model, name)
-    chat = chat_of(tokenizer, config.model, data, name)
-    return max(len(encode_prompt(tokenizer, text, chat)) for text in texts[-_LONGEST:])
+def longest_prompt(config: RunConfig, problems: Sequence[Problem], kind: str) -> int | None:
+    """The tokens of the longest prompt that `short_enough` keeps; None if that is not known.
+
+    The arguments and errors are those of `short_enough`.
+    """
+    model, data, tokenizer, chat = config.model, config.data, None, None
+    template = data.template if kind == "training" else data.template_for_tests
+    if model.name is not None:
+        if not _has_tokenizer(model, model.name):
+            return None
+        tokenizer = load_tokenizer(model, model.name)
+        chat = chat_of(tokenizer, model, data, model.name)
+
+    def encode(problem: Problem) -> Sized:
+        text = format_prompt(template, problem)  # the embedded policy has a token a character
+        return f" {text}" if tokenizer is None else encode_prompt(tokenizer, text, chat)
+
+    limit = prompt_limit(config, read_config(model, local=True))
+    long = heapq.nlargest(_LONGEST, problems, lambda one: len(format_prompt(template, one)))
+    most = max((len(encode(problem)) for problem in long), default=0)
+    if limit is not None and most > limit:
+        most = max(len(encode(one)) for one in short_enough(problems, encode, limit, kind))
+    return most
+
+
+def unreadable(name: str | None) -> ConfigError:
+    """The error about a config.json that cannot be read."""
+    return ConfigError(
+        f"transformers cannot read the config.json of {name}. Expected a folder with a config.json "
+        "of a kind of model that it has, or the id of a model on the hub: get one with: "
+        "hf download ID config.json --local-dir FOLDER"
+    )
+
+
+_TOKENIZERS = ("tokenizer*", "*vocab*", "*.model", "*.tiktoken", "tekken.json")
+"""The files of tokenizers of all kinds."""
 
 
 def _has_tokenizer(config: ModelConfig, name: str) -> bool:
     """Whether its tokenizer can be read here: its code may be run, and it is no GGUF file."""
     path = path_of(name)
-    if is_gguf(path) or (path.is_dir() and not any(path.glob("tokenizer*"))):
+    files = (file for pattern in _TOKENIZERS for file in path.glob(pattern))
+    if is_gguf(path) or (path.is_dir() and not any(files)):
         return False
     return not config.trust_remote_code or importable("model.trust_remote_code=true")
 
@@ -84,11 +124,13 @@ def read_config(config: ModelConfig, *, local: bool = False) -> Any:
         local: do not ask the hub.
 
     Returns:
-        The configuration of transformers; None if it cannot be read.
+        The configuration of transformers, or of the embedded policy; None if it cannot be read.
 
     Raises:
         ConfigError: it has a number that no model has.
     """
+    if config.name is None:
+        return build_policy(0).config
     from transformers import AutoConfig, PretrainedConfig
 
     name = str(config.name)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models.adapters import merged_weights, with_adapters, without_adapters
 from rlobj.models.chat_templates import chat_of
 from rlobj.models.loading import load_model, load_tokenizer, loading, no_dropout
 from rlobj.settings.run_config import ModelConfig, RunConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,14 +141,14 @@ def prompt_limit(config: RunConfig, described: Any, *, configured: bool = True) 
 
     Args:
         config: the run.
-        described: the model's configuration of transformers.
+        described: the model's configuration of transformers; None = it is not known.
         configured: heed `data.max_prompt_tokens`.
 
     Raises:
         ConfigError: it leaves none.
     """
     most = config.data.max_prompt_tokens if configured else None
-    context = getattr(described.get_text_config(), "max_position_embeddings", None)
+    context = getattr(described and described.get_text_config(), "max_position_embeddings", None)
     if context is None:
         return most
     longest = config.sampling.max_tokens
@@ -155,3 +158,25 @@ def prompt_limit(config: RunConfig, described: Any, *, configured: bool = True) 
             f"{context} tokens. Expected less than {context}"
         )
     return min(most or context, context - longest)
+
+
+def short_enough(
+    problems: Sequence[Problem], encode: Callable[[Problem], Sized], limit: int | None, kind: str
+) -> list[Problem]:
+    """The problems whose prompts fit; the number of the others is logged.
+
+    Raises:
+        ConfigError: none fits.
+    """
+    if limit is None or not problems:
+        return list(problems)
+    kept = [problem for problem in problems if len(encode(problem)) <= limit]
+    if not kept:
+        raise ConfigError(
+            f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
+            "Lower sampling.max_tokens, or use ",
+            Setting("data.max_prompt_tokens", "N"),
+        )
+    if left_out := len(problems) - len(kept):
+        logger.warning("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
+    return kept

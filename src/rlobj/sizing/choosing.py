@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting, reported
+from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting
 from rlobj.data import load_problems
 from rlobj.data.sources import place_of
-from rlobj.models.location import require_weights
 from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.settings.layers import flattened
@@ -50,7 +49,7 @@ def choose_together(
         stored: as in `choose_settings`.
 
     Raises:
-        ConfigError: as `choose_settings`; a model without weights; a run that cannot fit the GPUs.
+        ConfigError: as `choose_settings`; a run that cannot fit the GPUs.
     """
     choices: list[Choice] = []
     with together(comm, "choosing the settings"):
@@ -58,11 +57,6 @@ def choose_together(
         if comm.rank == 0:
             if unused := read_launch(environment).unused:
                 logger.warning("accelerate launch: rlobj does not use %s", ", ".join(unused))
-            if stored is None:
-                require_weights(config.model.name)
-                for name, score in config.scores.items():
-                    with reported(ConfigError, f"scores.{name}.model", ConfigError):
-                        require_weights(score.model)
             size = None
             if cards is not None:
                 lora = config.model.lora

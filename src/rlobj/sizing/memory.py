@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -134,7 +135,7 @@ def estimate(
         layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
         update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
         parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
-    memory = _with_sampler(config, size, parts, card, PROCESS + WORD * size.matrix + moved)
+    memory = _with_sampler(config, size, parts, ranks, card, PROCESS + WORD * size.matrix + moved)
     return replace(memory, assumed=tuple(_assumed(config, size)))
 
 
@@ -163,6 +164,20 @@ def longest(config: RunConfig, size: Size) -> int:
         said = (environment.max_turns - 1) * environment.max_output // CHARACTERS
         most = config.sampling.context or most + said
     return min(most, size.context or 1 << 40)
+
+
+def sampled(config: RunConfig) -> int:
+    """Responses that a step samples, over all processes; of dynamic sampling, the first batch."""
+    sampling, dynamic = config.sampling, config.sampling.dynamic
+    more = dynamic.oversampling if dynamic and dynamic.whole_batches else 1.0
+    return math.ceil(more * sampling.prompts_per_step * sampling.group_size)
+
+
+def evaluated(config: RunConfig) -> int:
+    """Responses of an evaluation, over all processes; 0 without evaluations."""
+    evaluation, problems = config.evaluation, config.evaluation.problems
+    problems = 500 if problems is None else problems
+    return evaluation.samples * problems if evaluation.every else 0
 
 
 def heard(config: RunConfig, size: Size) -> int:
@@ -267,7 +282,7 @@ def _named(folder: str, code: bool) -> Size | None:
 
 
 def _with_sampler(
-    config: RunConfig, size: Size, parts: dict[str, Use], card: int | None, host: float
+    config: RunConfig, size: Size, parts: dict[str, Use], ranks: int, card: int | None, host: float
 ) -> Memory:
     """The memory with what samples responses; a sharded policy is sampled from a copy."""
     sampling, engine = config.sampling, config.sampling.engine
@@ -278,7 +293,9 @@ def _with_sampler(
     if engine == "transformers":
         if "gathered weights" in parts or sampling.async_depth:
             parts["sampler's copy"] = Use.always(WORD * size.total)
-        parts["keys and values"] = Use(max(cached * sampling.batch_tokens, sequence))
+        most = -(-max(sampled(config), evaluated(config)) // ranks)
+        tokens = min(sampling.batch_tokens, most * longest(config, size))
+        parts["keys and values"] = Use(max(cached * tokens, sequence))
     if engine != "vllm":
         return Memory(parts, card, host=host)
     settings = sampling.vllm

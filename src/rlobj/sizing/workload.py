@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scoring_pass import CURRENT, scored_columns
-from rlobj.sizing.memory import Memory, heard, longest
+from rlobj.sizing.memory import Memory, evaluated, heard, longest, sampled
 from rlobj.sizing.sizes import Cards, Size
 
 USED = 0.3
@@ -104,9 +104,7 @@ def work(
     sampling, training, evaluation = config.sampling, config.training, config.evaluation
     mean = mean or FULL * sampling.max_tokens
     trained = sampling.prompts_per_step * sampling.group_size
-    dynamic = sampling.dynamic
-    more = dynamic.oversampling if dynamic and dynamic.whole_batches else 1.0
-    responses = math.ceil(more * trained)
+    responses = sampled(config)
     prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
     if size.context is not None:
         prompt = min(prompt, max(size.context - sampling.max_tokens, 1))
@@ -125,8 +123,7 @@ def work(
         "update": forward * passes * training.passes * len(config.objective.phases),
         "new weights": 4 * size.total / LINK,
     }
-    if evaluation.every:
-        drawn = evaluation.samples * (evaluation.problems or 500)
+    if drawn := evaluated(config):
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / evaluation.every
     disk = _disk(config, size, tokens)

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -34,7 +34,7 @@ from rlobj.models.embedded import RECIPES
 from rlobj.models.gguf_files import stored_as
 from rlobj.models.hollow import reading
 from rlobj.models.loading import arithmetic
-from rlobj.models.policy import Policy, prompt_limit
+from rlobj.models.policy import Policy, prompt_limit, short_enough
 from rlobj.models.threads import needs_one, usual_threads
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
@@ -91,7 +91,7 @@ def open_trainer(
         with opening("loading the problems"):
             choices += held_out_share(config, rows=inputs.passed("data") is not None)
             config = settled(config, choices)
-            train, test, note = _problems(config, inputs)
+            train, test, note = load_both(config, inputs)
             OwnColumns(config).check(train)
             check_named(config.environment)
             if config.model.name is None and inputs.passed("model") is None:
@@ -109,8 +109,8 @@ def open_trainer(
             torch.set_num_threads(usual_threads(policy.model) if threads == "auto" else threads)
             size = _size(policy.model)
             limit = prompt_limit(config, policy.model.config)
-            train = _short_enough(train, policy.encode, limit, "training")
-            test = _short_enough(test, policy.encode_test, limit, "held-out")
+            train = short_enough(train, policy.encode, limit, "training")
+            test = short_enough(test, policy.encode_test, limit, "held-out")
             templates = stack.enter_context(Templates())
             hints = hints_of(config, policy, objective.read_scores, train, templates)
             scores = open_scores(config, objective, policy, parallel, initial.frozen)
@@ -165,7 +165,7 @@ def _open_folder(
     return run
 
 
-def _problems(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], list[Problem], str]:
+def load_both(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], list[Problem], str]:
     """Training and held-out problems, and why there are none of these, or not all.
 
     If a source has no test part, all of it is trained on and the run is not evaluated.
@@ -229,32 +229,6 @@ def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
         if comm.rank == 0:
             newest = newest_sound(run.path, set_aside=True)
     return comm.broadcast(newest)
-
-
-def _short_enough(
-    problems: Sequence[Problem],
-    encode: Callable[[Problem], list[int]],
-    limit: int | None,
-    kind: str,
-) -> list[Problem]:
-    """The problems whose prompts fit; the number of the others is logged.
-
-    Raises:
-        ConfigError: none fits.
-    """
-    if limit is None or not problems:
-        return list(problems)
-    kept = [problem for problem in problems if len(encode(problem)) <= limit]
-    if not kept:
-        raise ConfigError(
-            f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
-            "Lower sampling.max_tokens, or use ",
-            Setting("data.max_prompt_tokens", "N"),
-        )
-    if len(kept) < len(problems):
-        left_out = len(problems) - len(kept)
-        logger.warning("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
-    return kept
 
 
 def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | None:
