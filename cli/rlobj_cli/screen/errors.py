@@ -114,12 +114,13 @@ def _advice(error: Any) -> str:
         word = extra[1]
         if os.path.exists(os.path.join(word, CONFIG_FILE)):  # no error of a word that is no path
             return f"Type: rlobj resume {word}"
-        other = f", or --config {word}" if word.endswith((".yaml", ".yml")) else ""
-        name = word if other or word in preset_names() else "NAME"
-        return f"Type: rlobj train --preset {name}{other}"
-    if command == "resume" and (extra or option == "--dry-run"):
-        one = "It resumes one run, and takes settings as --set NAME=VALUE"
-        return one if extra else "A resumed run has no dry run"
+        if word.endswith((".yaml", ".yml")):
+            return f"Type: rlobj train --preset {word}, or --config {word}"
+        return f"Type: rlobj train --preset {word if word in preset_names() else 'NAME'}"
+    if command == "resume" and extra:
+        return "It resumes one run, and takes settings as --set NAME=VALUE"
+    if command == "resume" and option == "--dry-run":
+        return "A resumed run has no dry run"
     trains = options_of(error.ctx.parent.command.commands["train"]) if command == "resume" else {}
     if trains and option in {*trains.values(), "--output-dir"}:
         return "A run goes on with its own settings. A new one changes them: rlobj train --from RUN"

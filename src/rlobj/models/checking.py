@@ -87,11 +87,12 @@ def longest_prompt(config: RunConfig, problems: Sequence[Problem], kind: str) ->
         return f" {text}" if tokenizer is None else encode_prompt(tokenizer, text, chat)
 
     limit = prompt_limit(config, read_config(model, local=True))
-    long = heapq.nlargest(_LONGEST, problems, lambda one: len(format_prompt(template, one)))
-    most = max((len(encode(problem)) for problem in long), default=0)
-    if limit is not None and most > limit:
-        most = max(len(encode(one)) for one in short_enough(problems, encode, limit, kind))
-    return most
+    long = heapq.nlargest(_LONGEST, problems, lambda problem: len(format_prompt(template, problem)))
+    longest = max((len(encode(problem)) for problem in long), default=0)
+    if limit is not None and longest > limit:
+        kept = short_enough(problems, encode, limit, kind)
+        longest = max(len(encode(problem)) for problem in kept)
+    return longest
 
 
 def unreadable(name: str | None) -> ConfigError:

@@ -602,8 +602,6 @@ def _require_tables(tables: Any) -> None:
     """Raise TypeError for what is no list of `TokenBatch`."""
     if isinstance(tables, TokenBatch):
         raise TypeError("expected a list of TokenBatch, got one: write [batch]")
-    if tables is None:
-        raise TypeError("expected a list of TokenBatch, got None")
     for table in tables:
         if isinstance(table, list | tuple):
             raise TypeError("expected one TokenBatch, got a list. plan takes a list, and loss each")

@@ -374,7 +374,7 @@ def _require_server(name: str, objective: Objective) -> None:
 
 def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
     """Check that a model reads sequences as long as the policy's."""
-    limit, other = (prompt_limit(config, one.config) for one in (policy, model))
+    limit, other = (prompt_limit(config, loaded.config) for loaded in (policy, model))
     if other is not None and (limit is None or other < limit):
         raise ConfigError(
             f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",

@@ -24,23 +24,23 @@ function asked() {
   const most = (list, key) => list.reduce((a, b) => (b[key] > a[key] ? b : a), list[0]);
   const inStep = store.updates.filter(({ step }) => `${step}` === state.step);
   const pools = [store.updates.filter(({ whole }) => whole), store.updates];
-  const holding = pools.map((some) => some.filter((each) => countIn(each, touched)));
-  const among = [inStep, ...holding, ...pools].find((some) => some.length);
-  const counted = among.map((each) => ({ ...each, acted: countIn(each, acted) }));
-  const update = counted.find((each) => `${each.update}` === state.update && inStep.length);
-  const found = { update: update ?? most(counted, "acted"), groups: new Map() };
-  for (const each of store.responses.filter(isOf(found.update))) {
-    const id = `${each.group}`;
-    const group = found.groups.get(id) ?? { id, touched: 0, acted: 0, matches: 0, responses: [] };
-    found.groups.set(id, group);
-    group.responses.push(each);
-    group.touched += countIn(each, touched);
-    group.acted += countIn(each, acted);
-    if (chosen.narrowed) group.matches += countIn(each, (row) => chosen.mask[row]);
+  const holding = pools.map((updates) => updates.filter((update) => countIn(update, touched)));
+  const among = [inStep, ...holding, ...pools].find((updates) => updates.length);
+  const counted = among.map((update) => ({ ...update, acted: countIn(update, acted) }));
+  const named = counted.find(({ update }) => `${update}` === state.update && inStep.length);
+  const shown = { update: named ?? most(counted, "acted"), groups: new Map() };
+  for (const response of store.responses.filter(isOf(shown.update))) {
+    const id = `${response.group}`;
+    const group = shown.groups.get(id) ?? { id, touched: 0, acted: 0, matches: 0, responses: [] };
+    shown.groups.set(id, group);
+    group.responses.push(response);
+    group.touched += countIn(response, touched);
+    group.acted += countIn(response, acted);
+    if (chosen.narrowed) group.matches += countIn(response, (row) => chosen.mask[row]);
   }
-  const key = chosen.narrowed ? "matches" : found.update.acted ? "acted" : "touched";
-  found.group = found.groups.get(state.group) ?? most([...found.groups.values()], key);
-  return found;
+  const key = chosen.narrowed ? "matches" : shown.update.acted ? "acted" : "touched";
+  shown.group = shown.groups.get(state.group) ?? most([...shown.groups.values()], key);
+  return shown;
 }
 
 function drawChoices({ update, group, groups }) {
@@ -83,7 +83,7 @@ function turnsOf({ start, end, whole }) {
   for (let row = start; whole && row < end; row++) {
     if (row === start || turn[row] !== turn[row - 1]) found.push(reward[row]);
   }
-  return found;
+  return shown;
 }
 
 function card(response) {
