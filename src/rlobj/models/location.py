@@ -56,8 +56,8 @@ def require_model(name: str) -> None:
     beside = path.parent if len(path.parts) > 1 else None
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):
         return
-    siblings = map(str, path.parent.iterdir()) if path.parent.is_dir() else ()
-    advice = nearest(name, siblings, spell_out=False)
+    siblings = map(str, path.parent.glob("*.gguf" if gguf else "*/"))
+    advice = nearest(str(path), siblings, spell_out=False)
     if gguf:
         advice += " One of the hub is downloaded first: hf download ID FILE --local-dir FOLDER"
     kind = "GGUF file" if gguf else "run or model folder"
