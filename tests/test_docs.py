@@ -201,7 +201,7 @@ def test_yaml_on_pages_is_a_valid_configuration(page, written):
 def test_printed_output_on_pages_is_that_of_the_command(page, written):
     runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
     for language, text, line in blocks(page):
-        if language == "console":
+        if language in ("console", "text") and text.startswith("$ rlobj "):
             command, _, shown = text.removeprefix("$ rlobj ").partition("\n")
             lines = runner.invoke(app, shlex.split(command)).output.rstrip().splitlines()
             printed = "\n".join(line.rstrip() for line in lines) + "\n"
