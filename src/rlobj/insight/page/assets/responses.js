@@ -79,11 +79,11 @@ function drawResponses() {
 
 /* The rewards of the turns of a conversation whose tokens are all there. */
 function turnsOf({ start, end, whole }) {
-  const [turn, reward, found] = [column("turn"), column("turn_reward"), []];
+  const [turn, reward, rewards] = [column("turn"), column("turn_reward"), []];
   for (let row = start; whole && row < end; row++) {
-    if (row === start || turn[row] !== turn[row - 1]) found.push(reward[row]);
+    if (row === start || turn[row] !== turn[row - 1]) rewards.push(reward[row]);
   }
-  return shown;
+  return rewards;
 }
 
 function card(response) {
