@@ -99,10 +99,12 @@ def chosen(
         size = Size.named(config.model, local=True)
     if size is None:
         raise unreadable(config.model.name)
-    if card := card_bytes() if gpus is None else None:
+    if gpus is None and (card := card_bytes()):
         cards = Cards(torch.cuda.device_count(), card)
+    elif gpus is None or gpus.lower() == "cpu":
+        cards = measured_cpu()
     else:
-        cards = measured_cpu() if gpus is None or gpus.lower() == "cpu" else Cards.parse(gpus)
+        cards = Cards.parse(gpus)
     if cards.gpu is None:
         choices = choose_settings(config, size, None, {})
     else:

@@ -10,8 +10,7 @@ import yaml
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.data.sources import source_names
-from rlobj.data.tasks import TASKS
+from rlobj.data.sources import is_here, source_names
 from rlobj.models.checking import longest_prompt
 from rlobj.reporting.terminal import facts_grid, say
 from rlobj.runs.configuration import dump_config
@@ -91,10 +90,10 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     choices = choose_settings(config, size, cards, os.environ)
     held_out: list[Choice] = []
     sizes: dict[str, int | None] = {}
-    if _here(config.data.source):
+    if is_here(config.data.source):
         held_out = held_out_share(config)
         loaded = settled(config, held_out)
-        if not _here(loaded.data.test):
+        if not is_here(loaded.data.test):
             loaded = with_settings(loaded, {"evaluation.every": 0})
         train, test, _ = load_both(loaded, CallerInputs())
         longest = longest_prompt(loaded, train, "training")
@@ -123,11 +122,6 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
-
-
-def _here(source: object) -> bool:
-    """Whether nothing of a source is fetched from the hub."""
-    return all(name in TASKS or Path(name).exists() for name in source_names(source))
 
 
 def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:

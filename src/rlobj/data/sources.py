@@ -292,6 +292,11 @@ def load_problems(
     return unique.problems
 
 
+def is_here(source: Any) -> bool:
+    """Whether no part of a source is fetched from the hub: tasks, files and folders."""
+    return all(name in TASKS or path_of(name).exists() for name in source_names(source))
+
+
 def check_columns(config: DataConfig, *, answers: bool = True) -> None:
     """Check the first problem of a local source: its columns, and what the template reads of it.
 

@@ -12,8 +12,7 @@ from rlobj.base.errors import ConfigError, reported
 from rlobj.base.files import read_whole
 from rlobj.base.paths import located, path_of, step_of
 from rlobj.data import Problem, load_problems
-from rlobj.data.sources import source_names
-from rlobj.data.tasks import TASKS
+from rlobj.data.sources import is_here
 from rlobj.data.templates import Templates
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
@@ -66,9 +65,8 @@ def check_prompts(config: RunConfig) -> None:
     }
     if not prompts:
         return
-    names = source_names(config.data.source)
     problems: Sequence[Problem] = ()
-    if names and all(name in TASKS or Path(name).expanduser().exists() for name in names):
+    if config.data.source and is_here(config.data.source):
         problems = load_problems(config.data, "train", answers=config.needs_answers)[:_TRIED]
     with Templates() as templates:
         for name, prompt in prompts.items():

@@ -604,7 +604,7 @@ def _require_tables(tables: Any) -> None:
         raise TypeError("expected a list of TokenBatch, got one: write [batch]")
     for table in tables:
         if isinstance(table, list | tuple):
-            raise TypeError("expected one TokenBatch, got a list. plan takes a list, and loss each")
+            raise TypeError("expected one TokenBatch, got a list: use plan and loss")
         if not isinstance(table, TokenBatch):
             write = "TokenBatch(lengths=[...], groups=[...], logprobs=..., rewards=[...])"
             raise TypeError(f"expected a TokenBatch, got {type(table).__name__}: write {write}")

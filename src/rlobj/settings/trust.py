@@ -1,14 +1,14 @@
 """Whose code is imported.
 
 What a person names on the command line or in Python is his: a preset or a configuration file with
-all that it builds on, a reward, a setting. `train` and `eval` import the code that it names, and
+all that it builds on, a reward, a setting. `train` and `eval` execute the code that it names, and
 say so in their header.
 
 What is read from a folder is not his: runs and evaluations are passed around. Their settings may
 name code, the tool `python`, which executes what the policy writes, and servers that would get the
-caller's key. `resume`, `train --from`, `eval RUN` and
-`eval regrade` use them only if the caller names them again, or says `trust=True`, on the command
-line `--trust`; so does `replay` if the recorded objective names code (`require_trust`).
+caller's key. `resume`, `train --from`, `eval RUN` and `eval regrade` use them only if the caller
+names them again, or says `trust=True`, on the command line `--trust`; so does `replay` if the
+recorded objective names code (`require_trust`).
 
 What only reads settings imports nothing and never asks: `presets`, `explain`, `estimate`,
 `inspect`, `report` and `diagnose` (`rlobj.base.targets.without_imports`). `--dry-run` imports

@@ -27,8 +27,7 @@ class Choice(NamedTuple):
     reason: str
 
     def written(self) -> Any:
-        """The value as a person writes it: the share that holds out so many problems is no number
-        for people."""
+        """The value as a person writes it: `auto` for a share that counts held-out problems."""
         return "auto" if self.setting == "data.test_fraction" else self.value
 
 

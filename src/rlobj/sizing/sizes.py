@@ -215,19 +215,19 @@ class Cards:
 
     @classmethod
     def of_cpu(cls) -> Cards:
-        """This machine's CPU, of which matrix products, and reading 256 MB, are measured.
+        """This machine's CPU, with its measured speed.
 
-        Both are in float32, for half a second.
+        For half a second each, it multiplies matrices and reads 256 MB, in float32.
         """
         width, memory = 1024, physical_memory()
         matrix, large = torch.rand(width, width), torch.rand(1 << 26)
-        flops = 2 * width**3 * _a_second(lambda: matrix @ matrix)
-        bandwidth = 4 * large.numel() * _a_second(large.sum)
+        flops = 2 * width**3 * _calls_per_second(lambda: matrix @ matrix)
+        bandwidth = 4 * large.numel() * _calls_per_second(large.sum)
         return cls(1, memory, "CPU", Kind(memory / GIB, flops, bandwidth))
 
 
-def _a_second(work: Callable[[], Any]) -> float:
-    """How often work is done in a second at its fastest, which other programs disturb least."""
+def _calls_per_second(work: Callable[[], Any]) -> float:
+    """Calls per second at the speed of the fastest call, which other programs slow down least."""
     times = [time.perf_counter()]
     while len(times) < 3 or times[-1] < times[0] + 0.5:
         work()

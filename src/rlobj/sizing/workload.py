@@ -105,9 +105,7 @@ def work(
     mean = mean or FULL * sampling.max_tokens
     trained = sampling.prompts_per_step * sampling.group_size
     responses = sampled(config)
-    prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
-    if size.context is not None:
-        prompt = min(prompt, max(size.context - sampling.max_tokens, 1))
+    prompt = _prompt(config, size)
     length = prompt + mean + FULL * heard(config, size)
     tokens = trained * length
     computing = size.total - (0 if size.tied else size.matrix)
@@ -134,6 +132,12 @@ def _shares_prompts(config: RunConfig) -> bool:
     """Whether a prompt is computed once for its group."""
     training = config.training
     return bool(training.shared_prompts) and training.gradient_checkpointing is not True
+
+
+def _prompt(config: RunConfig, size: Size) -> int:
+    """Tokens of a prompt: `PROMPT`, or what the settings and the context leave."""
+    room = PROMPT if size.context is None else max(size.context - config.sampling.max_tokens, 1)
+    return min(PROMPT, config.data.max_prompt_tokens or PROMPT, room)
 
 
 def _scorings(config: RunConfig) -> float:
@@ -163,8 +167,8 @@ def _generation(
         if cards.gpu is not None:
             return steps * STEP
         reading = 4 * size.total / cards.speed.bandwidth
-        prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT)
-        computing = 2 * size.total * share * (mean + prompt) / (cards.speed.flops * CPU_USED)
+        operations = 2 * size.total * share * (mean + _prompt(config, size))
+        computing = operations / (cards.speed.flops * CPU_USED)
         return steps * (LAYER * size.layers + reading) + computing
     most, fitting = config.sampling.max_tokens, memory.sequences
     said = FULL * heard(config, size)
