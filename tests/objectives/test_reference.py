@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -204,6 +205,24 @@ def test_a_rule_that_depends_on_infinity_is_refused(rule: str) -> None:
 def test_a_long_chain_of_rules_is_evaluated_once() -> None:
     rule = parse(" and ".join([f"surprisal > {NONE}"] * 60))
     assert engine(rule, BATCHES[:1]) == [False] * len(BATCHES[0])
+
+
+def test_a_group_of_small_numbers_keeps_its_mean_beside_one_of_large_numbers() -> None:
+    gaps = [[0.4, 0.0], [0.002, -0.001], [-0.3, -0.5]]
+    rows = torch.tensor(gaps, dtype=torch.float64).flatten().repeat_interleave(300)
+    batch = TokenBatch(
+        lengths=[300] * 6,
+        groups=[0, 0, 1, 1, 2, 2],
+        logprobs=rows - 60,
+        old_logprobs=torch.full_like(rows, -60),
+        rewards=[0.0, 1.0] * 3,
+    )
+    number = parse("exp((logprob - old_logprob).sum(by='response')).mean(by='group')")
+    found = Frame([batch], {"logprobs": "", "old_logprobs": ""}, SingleProcess()).number(number)
+    expected = [math.fsum(math.exp(300 * gap) for gap in pair) / 2 for pair in gaps]
+    torch.testing.assert_close(
+        found[::600], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=0
+    )
 
 
 @pytest.mark.parametrize("exponent", ["1.7", "-2.5", "7", "2", "3", "0.5", "-1", "entropy"])

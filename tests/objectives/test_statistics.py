@@ -1,18 +1,22 @@
-"""Order statistics equal a full sort, and sums equal math.fsum, in any order."""
+"""Order statistics equal a full sort, and sums equal those of fractions, in any order."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from ranks import on_ranks
 
 from rlobj.objectives.statistics import (
+    Comm,
     SingleProcess,
     exact_sum,
+    exact_sum_by,
     from_keys,
     hash_keys,
     kth_smallest,
@@ -56,31 +60,61 @@ def test_keys_have_the_order_of_the_values(a: float, b: float, dtype: torch.dtyp
     assert from_keys(keys[0]).double() == column[0].double()
 
 
-@given(st.lists(st.floats(-1e12, 1e12), max_size=60), st.randoms())
-def test_exact_sum_is_correctly_rounded_in_any_order(values: list[float], random: Any) -> None:
-    largest = max(map(abs, values), default=0.0)
-    assume(all(x == 0 or abs(x) > largest * 2.0**-96 for x in values))
-    shuffled = random.sample(values, len(values))
-    totals = [exact_sum(torch.tensor(x, dtype=torch.float64), ALONE) for x in (values, shuffled)]
-    assert totals == [math.fsum(values)] * 2
-
-
 @pytest.mark.parametrize(
     "values",
     [
         *([1e25, 1.0, -1e25], [1e16, 1.0, -1e16, 1e-9], [0.1] * 10, [5e-324] * 3, [1e-60, 2e-60]),
         *([5e-324, 1e-310, -1e-310], [1e200, 1e201, -3e190], [1.7e308, 1e306], [0.0, -0.0], []),
+        *([1e300, 1.0, -1e300], [1.0, 2.0**-53, 2.0**-900], [1.0, 2.0**-53], [1.7e308, 1.7e308]),
     ],
 )
 def test_exact_sum_is_correct_for_cancellation_and_extreme_exponents(values: list[float]) -> None:
-    assert exact_sum(torch.tensor(values, dtype=torch.float64), ALONE) == math.fsum(values)
+    assert exact_sum(torch.tensor(values, dtype=torch.float64), ALONE) == rounded_sum(values)
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=30), st.randoms())
-def test_exact_sum_does_not_depend_on_order_beyond_its_grid(values, random):
-    column = torch.tensor(values, dtype=torch.float64) / 64  # no overflow
-    shuffled = column[random.sample(range(len(values)), len(values))]
-    assert exact_sum(column, ALONE) == exact_sum(shuffled, ALONE)
+@st.composite
+def populations(draw: st.DrawFn) -> tuple[list[tuple[float, int]], torch.dtype]:
+    """Values over 600 binary orders (float32: 240), some of which cancel, and their units."""
+    dtype = draw(st.sampled_from([torch.float64, torch.float32]))
+    orders = 300 if dtype == torch.float64 else 120
+    fractions = st.floats(-1, 1) | st.sampled_from([1.0, -1.0, 0.0, 1 + 2.0**-52])
+    values = st.builds(math.ldexp, fractions, st.integers(-orders, orders))
+    rows = draw(st.lists(st.tuples(values, st.integers(0, 3)), max_size=40))
+    rows += [(-value, unit) for value, unit in draw(st.permutations(rows))[: len(rows) // 2]]
+    column = torch.tensor([value for value, _ in rows], dtype=torch.float64).to(dtype)
+    units = [unit for _, unit in rows]
+    return draw(st.permutations(list(zip(column.tolist(), units, strict=True)))), dtype
+
+
+def rounded_sum(values: list[float]) -> float:
+    """The sum of fractions, rounded once."""
+    total = sum(map(Fraction, values), Fraction())
+    if abs(total) >= 2**1024 - 2**970:
+        return math.inf if total > 0 else -math.inf
+    return float(total)
+
+
+@given(populations(), st.integers(1, 3))
+def test_sums_by_unit_equal_sums_of_fractions_on_any_ranks(population: Any, ranks: int) -> None:
+    rows, dtype = population
+    expected = [rounded_sum([value for value, of in rows if of == unit]) for unit in range(4)]
+
+    def sums(comm: Comm) -> list[float]:
+        mine = rows[comm.rank :: comm.size]
+        values = torch.tensor([value for value, _ in mine], dtype=dtype)
+        unit = torch.tensor([unit for _, unit in mine], dtype=torch.int64)
+        return exact_sum_by(values, unit, 4, comm).tolist()
+
+    assert on_ranks(ranks, sums) == [expected] * ranks
+
+
+def test_sums_of_several_blocks_equal_sums_of_fractions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlobj.objectives.statistics._BLOCK", 7)
+    column = torch.randn(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).exp()
+    column[:50] *= 1e-80
+    unit = torch.arange(100) // 10
+    expected = [rounded_sum(part.tolist()) for part in column.split(10)]
+    assert exact_sum_by(column, unit, 10, ALONE).tolist() == expected
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -9,7 +9,6 @@ gather the keys of all ranks.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Protocol
 
 import torch
@@ -17,8 +16,11 @@ from torch import Tensor
 
 _DIGIT = 16  # bits of a key that one pass counts
 _LIMB = 30  # bits of a value that `exact_sum` adds at once; N < 2^33 values cannot overflow
+_LIMBS = 3  # of a float64; float32 needs two
+_PLACES, _OFFSET = 73, 1140  # a limb at place p < 73 counts 2^(30·p − 1140)
 _FEW = 1 << 15  # up to this many keys, `kthvalue` is faster than counting digits
 _CHUNK = 1 << 20  # values per block; the temporary tensors of a block fit in the cache
+_BLOCK = 1 << 16  # the same for sums
 
 
 class Comm(Protocol):
@@ -62,68 +64,89 @@ def count_by(mask: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
 def exact_sum(values: Tensor, comm: Comm) -> float:
     """Σ values over all ranks, rounded once: independent of split, ranks and order.
 
-    The result is the correctly rounded sum, unless values that differ by a factor above 2^97
-    cancel. It is nan if a value is not finite.
+    It is nan if a value is not finite.
     """
-    limbs, exponent = _limbs(values, None, 1, comm)
-    if exponent is None:
-        return float("nan")
-    total = Fraction(0)
-    for i, limb in enumerate(limbs.flatten().tolist()):
-        total += limb * Fraction(2) ** (exponent - _LIMB * (i + 1))
-    return float(total)
+    unit = torch.zeros(1, dtype=torch.int64, device=values.device).expand(len(values))
+    return float(exact_sum_by(values, unit, 1, comm))
 
 
 def exact_sum_by(values: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
-    """Σ values of each unit over all ranks, for any split, ranks and order, float64 [units].
+    """Σ values of each unit over all ranks, each rounded once, float64 [units].
+
+    A value is an integer times a power of two. Its binary digits are cut into limbs of 30 bits,
+    whose places are the same for all values, and each unit adds the limbs of a place in int64. So
+    no digit is lost, however much the values of a unit, or those of two units, differ in size.
 
     Args:
-        values: finite, [N].
+        values: [N]. All sums are nan if a value on any rank is not finite.
         unit: the unit of each value, from 0, int [N]; the same numbering on all ranks.
         units: the number of units.
         comm: the process group.
     """
-    limbs, exponent = _limbs(values, unit, units, comm)
-    if exponent is None:
-        return limbs[:, 0].double() + torch.nan
-    total = torch.zeros(units, dtype=torch.float64, device=limbs.device)
-    for i in reversed(range(limbs.shape[1])):
-        total += limbs[:, i].double() * 2.0 ** (exponent - _LIMB * (i + 1))
-    return total
+    values = values.detach() if values.dtype in (torch.float32, torch.float64) else values.double()
+    blocks = list(zip(values.split(_BLOCK), unit.split(_BLOCK), strict=True)) if len(values) else []
+    used = torch.zeros(_PLACES + 1, dtype=torch.int64, device=values.device)
+    for block, _ in blocks:
+        ends = torch.stack(block.abs().masked_fill(block == 0, 0.5).aminmax())  # 0 = 0.0·2^0
+        used[_first_limbs(ends)[1].masked_fill(~ends.isfinite(), _PLACES)] = 1
+    occupied = comm.sum(used).nonzero().flatten().tolist()
+    if not occupied or occupied[-1] == _PLACES:
+        return unit.new_full((units,), torch.nan if occupied else 0, dtype=torch.float64)
+    highest, width = occupied[-1], occupied[-1] - occupied[0] + _LIMBS
+    table = unit.new_zeros(units * width)
+    for block, of_block in blocks:
+        rest, places = _first_limbs(block)
+        cells = of_block * width + highest - places
+        for i in range(_LIMBS if values.dtype == torch.float64 else 2):
+            table.index_add_(0, cells + i, rest.long())
+            rest = rest.frac() * 2.0**_LIMB
+    return _rounded(comm.sum(table).view(units, width), _LIMB * highest - _OFFSET)
 
 
-def _limbs(
-    values: Tensor, unit: Tensor | None, units: int, comm: Comm
-) -> tuple[Tensor, int | None]:
-    """Exact sums as 30-bit integers on a grid that all values share, int64 [units, 5].
+def _first_limbs(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Each value in units of its first limb, below 2^30, and this limb's place, int32; both [N]."""
+    fraction, exponent = torch.frexp(values)
+    places = (exponent + (_OFFSET - 1)) // _LIMB
+    return fraction * (1 << (exponent + _OFFSET - _LIMB * places)), places
 
-    The grid ends 150 bits below the largest exponent. The integers are added in int64.
+
+def _rounded(limbs: Tensor, exponent: int) -> Tensor:
+    """The float64 that is nearest to Σ_i limbs[:, i]·2^(exponent − 30·i), [units]."""
+    negative = _carried(limbs)[:, 0] < 0
+    digits = _carried(torch.where(negative[:, None], -limbs, limbs))
+    first = (digits != 0).int().argmax(1)
+    head, second, third = digits.gather(1, first[:, None] + torch.arange(3).to(first)).unbind(1)
+    bits = torch.frexp(head.double())[1].long().clamp(min=1)
+    whole = (head << (61 - bits)) | (second << (31 - bits)) | (third >> (bits - 1))
+    rest = digits.sum(1) - head - second - third + (third & ((1 << (bits - 1)) - 1))
+    nearest = (whole | (rest != 0)).double() * 2.0**-60  # the last bit breaks ties
+    exponents = exponent - _LIMB * (first - 2) + bits - 1
+    half = exponents // 2  # a power may be below the smallest float64 that has all its digits
+    nearest = nearest * _power_of_two(half) * _power_of_two(exponents - half)
+    return torch.where(negative, -nearest, nearest)
+
+
+def _carried(limbs: Tensor) -> Tensor:
+    """The same sum with digits from 0 to 2^30 − 1, but for the sign of the first; two zeros end it.
+
+    Args:
+        limbs: int64, [units, P], from the highest place.
 
     Returns:
-        The integers, and the exponent of the grid; None if a value is not finite.
+        Int64, [units, P + 4].
     """
-    values = values.detach().double()
-    limbs = torch.zeros(units, 5, dtype=torch.int64, device=values.device)
-    _, exponents = torch.frexp(values)
-    places = torch.where(values.isfinite(), exponents.long() + 1100, 2199)
-    occupied = comm.sum(torch.bincount(places[values != 0], minlength=2200)).nonzero()
-    if not len(occupied):
-        return limbs, 0
-    if int(occupied[-1]) == 2199:
-        return limbs, None
-    exponent = int(occupied[-1]) - 1100
-    for start in range(0, len(values), _CHUNK):
-        block = values[start : start + _CHUNK]
-        rest = torch.ldexp(block, torch.tensor(-exponent, device=values.device))
-        for i in range(limbs.shape[1]):
-            rest = rest * 2.0**_LIMB
-            limb = rest.trunc()
-            if unit is None:
-                limbs[0, i] += limb.long().sum()
-            else:
-                limbs[:, i].index_add_(0, unit[start : start + _CHUNK], limb.long())
-            rest = rest - limb
-    return comm.sum(limbs), exponent
+    carry = torch.zeros_like(limbs[:, 0])
+    digits = [carry, carry]
+    for limb in (*limbs.flip(1).unbind(1), carry):
+        carry = carry + limb
+        digits.append(carry & ((1 << _LIMB) - 1))
+        carry = carry >> _LIMB
+    return torch.stack([*digits, carry], 1).flip(1)
+
+
+def _power_of_two(exponents: Tensor) -> Tensor:
+    """2^exponents, exactly, for int64 from −1022 to 1023."""
+    return ((exponents + 1023) << 52).view(torch.float64)
 
 
 def extreme_by(values: Tensor, unit: Tensor, units: int, largest: bool, comm: Comm) -> Tensor:
