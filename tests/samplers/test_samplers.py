@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DynamicCache,
@@ -230,6 +231,7 @@ def test_a_response_depends_only_on_its_prompt_and_seed(sampler):
 
 
 def test_a_prompt_that_is_given_several_times_is_computed_once(sampler):
+    drawn(sampler, 1)  # the trial of the model is over
     rows = []
     sampler.model.register_forward_pre_hook(
         lambda module, inputs, arguments: rows.append(len(arguments["input_ids"])), with_kwargs=True
@@ -383,6 +385,40 @@ def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, large,
         assert sample.tokens == alone.tokens
         assert sample.tokens.tolist() == forced_logits(any_model, sample).argmax(-1).tolist()
         assert sample.logprobs == array("f", [0.0] * len(sample.tokens))
+
+
+SIZES = {**COMMON, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 0}
+DECODER = {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 48}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+WITHOUT = {
+    "RecurrentGemma": ({"lru_width": 32, "attention_window_size": 4}, "padding"),
+    "Rwkv": ({"attention_hidden_size": 32}, "padding"),
+    "Bart": ({**DECODER, "is_decoder": True}, "padding"),
+    "Llama4Text": ({**EXPERTS, "attn_temperature_tuning": True, "floor_scale": 8}, "padding"),
+    "MiniMax": ({**EXPERTS, "layer_types": ["linear_attention", "full_attention"]}, "cache"),
+    "DeepseekV4": ({**EXPERTS, "head_dim": 16, "q_lora_rank": 16}, "cache"),
+    "FalconH1": ({"mamba_d_ssm": 32, "mamba_n_heads": 2, "mamba_d_state": 8}, ""),
+    "MiniMax last": ({**EXPERTS, "layer_types": ["full_attention", "linear_attention"]}, ""),
+}
+"""Architectures, settings, and what changes their logits."""
+
+
+@pytest.mark.parametrize("kind", WITHOUT)
+@pytest.mark.filterwarnings("ignore")
+def test_greedy_texts_equal_a_plain_loop_without_padding_and_cache(kind, tokenizer, caplog, large):
+    settings, reason = WITHOUT[kind]
+    name = kind.split()[0]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SIZES | settings)
+    model = getattr(transformers, f"{name.removesuffix('Text')}ForCausalLM")(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    with caplog.at_level("WARNING", "rlobj"):
+        groups = drawn(TransformersSampler(model, tokenizer), 2, temperature=0, max_tokens=9)
+    for sample in flat(groups):
+        assert sample.tokens.tolist() == forced_logits(model, sample).argmax(-1).tolist()
+    found = {word for word in ("padding", "cache") if f"{word} changes its logits" in caplog.text}
+    assert found == ({reason} - {""})
 
 
 def test_a_response_ends_with_eos_or_at_max_tokens(sampler):

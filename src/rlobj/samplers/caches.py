@@ -67,3 +67,5 @@ class RoomyLayer(DynamicLayer):
         else:
             super().reorder_cache(beam_idx)
             self._buffers = [self.keys, self.values]
+
+    batch_select_indices = reorder_cache

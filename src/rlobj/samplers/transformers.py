@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +26,12 @@ from rlobj.objectives.statistics import hash_keys
 from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import NOT_FINITE, Done, Feed, Request, SamplingSettings, check_prompts
 from rlobj.samplers.weights import Digest, Received, digest
-from rlobj.scoring.policy_scorer import evaluating
+from rlobj.scoring.policy_scorer import depends_on_row, evaluating, tolerance
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
 
 _BLOCK, _CPU_BLOCK = 2**25, 2**19
 """Logits processed at a time. This limits the float64 working memory to a few hundred MB; on a CPU
@@ -85,7 +89,9 @@ class TransformersSampler:
     Only the settings of a call determine the distribution. Of the model's generation_config.json,
     only the EOS tokens are used: those that are special tokens end a response, as the tokenizer's
     EOS does. The global random state is neither read nor changed. The module is in eval mode while
-    sampling; afterwards each submodule returns to its previous mode.
+    sampling; afterwards each submodule returns to its previous mode. Before the first batch,
+    `usable` tries the model: where padding changes its logits, prompts of one length are drawn
+    together, and where its cache does, each token takes a pass over the whole sequence.
 
     Args:
         model: the policy, a causal LM.
@@ -114,6 +120,7 @@ class TransformersSampler:
         self.autocast = autocast
         self._received = Received(-1 if own_copy else 0, {} if own_copy else None)
         self._eos = eos_ids(model, tokenizer)
+        self._usable: tuple[bool, bool] | None = None
 
     def sample(
         self,
@@ -225,8 +232,12 @@ class TransformersSampler:
         """
         longest, keys = max(limits, default=0), torch.tensor(seeds, dtype=torch.long)
         lengths = [len(prompt) + longest for prompt in prompts for _ in range(count)]
-        for rows in by_length(lengths, self.batch_tokens):
-            yield from self._batch(prompts, count, settings, keys, limits, rows)
+        if self._usable is None and prompts:
+            self._usable = usable(self.model, max(prompts, key=len))
+        padded, cached = self._usable or (True, True)
+        for batch in by_length(lengths, self.batch_tokens):
+            for _, rows in groupby(batch, key=lambda row: padded or lengths[row]):
+                yield from self._batch(prompts, count, settings, keys, limits, list(rows), cached)
 
     def _batch(
         self,
@@ -236,13 +247,14 @@ class TransformersSampler:
         seeds: Tensor,
         limits: Sequence[int],
         rows: list[int],
+        cached: bool,
     ) -> Iterator[tuple[int, Response]]:
         """`_drawn` for some rows. Equal prompts are computed once."""
         owners = sorted({row // count for row in rows})
         longest = max(limits[owner] for owner in owners)
         prompt_of = {owner: tuple(prompts[owner]) for owner in owners}
         position = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompt_of.values()))}
-        context = _Context(self.model, list(position), longest)
+        context = _Context(self.model, list(position), longest, cached)
         context.select([position[prompt_of[row // count]] for row in rows])
         indices = torch.tensor(rows)
         keys = hash_keys((seeds[indices // count], indices % count))
@@ -324,15 +336,67 @@ def _close_gaps(leaving: Tensor, remaining: Tensor) -> Tensor:
     return rows
 
 
+def usable(model: Any, prompt: Sequence[int]) -> tuple[bool, bool]:
+    """Whether prompts can be padded on the left, and whether rows can use the model's cache.
+
+    Three sequences get two tokens in a batch whose rows move, come twice and leave. Each has to
+    have the logits that it has alone. The sequences are three ends of the prompt, which need
+    padding, or three orders of its tokens, which do not.
+
+    Args:
+        model: a causal LM, in eval mode.
+        prompt: token ids, such as the longest prompt of a batch.
+    """
+    ids = [*prompt] if len(prompt) > 1 else [*prompt, *prompt]
+    ends = [ids, ids[1:], ids[len(ids) // 2 :]]
+    orders = [ids, ids[::-1], [*ids[1:], ids[0]]]
+    padded = cached = False
+    for padded, cached in ((True, True), (False, True), (True, False), (False, False)):
+        if not (padded or cached) or _as_alone(model, ends if padded else orders, cached):
+            break
+    padded = padded and not depends_on_row(model.config)
+    name = type(model).__name__
+    if not padded:
+        log.warning(
+            "%s: padding changes its logits. Prompts of one length are drawn together", name
+        )
+    if not cached:
+        log.warning(
+            "%s: its cache changes its logits. Each token takes a pass over all tokens", name
+        )
+    return padded, cached
+
+
+def _as_alone(model: Any, prompts: list[list[int]], cached: bool) -> bool:
+    """Whether three sequences have the logits in a batch that they have alone, after two tokens."""
+    pad = getattr(model.config.get_text_config(), "pad_token_id", None) or 0
+    rest = [max(pad, 0), prompts[0][0]]  # RoBERTa gives a drawn padding token no position
+    expected = torch.cat([_Context(model, [prompt + rest], 0, False).logits for prompt in prompts])
+    if not expected.isfinite().all():
+        return True  # drawing refuses such a model
+    try:
+        batch = _Context(model, prompts, len(rest), cached)
+        for rows, token in zip(([2, 0, 1, 0], [3, 2, 0]), rest, strict=True):
+            batch.select(rows)
+            batch.append(torch.tensor([token] * len(rows), device=batch.logits.device))
+    except (RuntimeError, TypeError, ValueError, IndexError):  # of the model's cache
+        return False
+    error = (batch.logits - expected).abs().max()
+    # A recurrent layer rounds otherwise in single steps.
+    return bool(error <= max(tolerance(expected), 1e-3) * expected.abs().max())
+
+
 class _Context:
     """A batch of token sequences with its key-value cache and the logits of the next tokens.
 
     Prompts are padded on the left and masked; positions count real tokens only. If the model has
-    no cache that can be indexed by row, each step computes the whole sequences again. That is
-    slower and gives the same result.
+    no cache that can be indexed by row, or `cached` is False, each step computes the whole
+    sequences again, which takes longer.
     """
 
-    def __init__(self, model: Any, prompts: list[Sequence[int]], longest: int) -> None:
+    def __init__(
+        self, model: Any, prompts: list[Sequence[int]], longest: int, cached: bool
+    ) -> None:
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._accepted = inspect.signature(inner.forward).parameters.keys()
         self._model = model
@@ -343,7 +407,7 @@ class _Context:
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         self._mask = (torch.arange(width, device=device) >= width - lengths[:, None]).long()
         self._padded = any(len(prompt) < width for prompt in prompts)
-        self._cache: Any = None
+        self._cached, self._cache = cached, None
         self._longest = width + longest
         self.logits = self._forward(self._ids)  # [B, V]
 
@@ -353,7 +417,8 @@ class _Context:
         self.logits, self._ids = self.logits[index], self._ids[index]
         self._mask = self._mask[index]
         if self._cache is not None:
-            self._cache.reorder_cache(index)
+            own = "batch_select_indices" in vars(type(self._cache))  # MiniMax has its states there
+            (self._cache.batch_select_indices if own else self._cache.reorder_cache)(index)
 
     def append(self, tokens: Tensor) -> None:
         """Add one token to each row: tokens [B]."""
@@ -364,7 +429,7 @@ class _Context:
     def _forward(self, ids: Tensor) -> Tensor:
         # Newer versions of transformers have renamed the argument and the output.
         cached = "cache" if "cache" in self._accepted else "past_key_values"
-        arguments: dict[str, Any] = {"use_cache": True, cached: self._cache}
+        arguments: dict[str, Any] = {"use_cache": self._cached, cached: self._cache}
         if self._padded:
             arguments["attention_mask"] = self._mask
             positions = (self._mask.cumsum(1) - 1).clamp(min=0)
@@ -373,7 +438,9 @@ class _Context:
         accepted = {name: value for name, value in arguments.items() if name in self._accepted}
         output = self._model(input_ids=ids, **accepted)
         cache = next((output[name] for name in ("cache", cached) if name in output), None)
-        by_row = any(hasattr(layer, "keys") for layer in getattr(cache, "layers", ()))
+        by_row = self._cached and any(
+            hasattr(layer, "keys") for layer in getattr(cache, "layers", ())
+        )
         if by_row and hasattr(cache, "reorder_cache"):
             from rlobj.samplers.caches import give_room
 

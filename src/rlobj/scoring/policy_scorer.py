@@ -88,6 +88,12 @@ def depends_on_sequence_length(config: Any) -> bool:
     return bool(kinds & {"dynamic", "longrope"})
 
 
+def depends_on_row(config: Any) -> bool:
+    """Whether a token's output depends on its place in a row, or on the row's length."""
+    scaled = getattr(config.get_text_config(), "attn_temperature_tuning", False)  # Llama 4
+    return bool(scaled) or depends_on_sequence_length(config)
+
+
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of layers, as named by transformers, that can treat packed sequences separately."""
 
@@ -287,7 +293,7 @@ class PolicyScorer(nn.Module):
         shapes = logit_shapes(self.model.config)
         errors = [_error(raw, shape, logits) for shape in shapes]
         for shape, error in zip(shapes, errors, strict=True):
-            if error <= _tolerance(head.weight) * float(logits.abs().max()):
+            if error <= tolerance(head.weight) * float(logits.abs().max()):
                 return shape
         raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
 
@@ -315,7 +321,7 @@ class PolicyScorer(nn.Module):
                 for tokens, _ in sequences
             ]
         error = float((packed - torch.cat(alone)).abs().max())
-        if not error <= _tolerance(packed) * float(packed.abs().max()):
+        if not error <= tolerance(packed) * float(packed.abs().max()):
             return f"a token's hidden states differ by {error:.3g} from those it has alone"
         return None
 
@@ -324,10 +330,8 @@ class PolicyScorer(nn.Module):
         """Why responses cannot read the keys and values of a prompt that went through alone."""
         if kinds := self._without_keys():
             return f"layers of the kind {kinds} have no keys and values"
-        if depends_on_sequence_length(self.model.config):
-            return "the longest position of a pass chooses its rotary frequencies"
-        if getattr(self.model.config.get_text_config(), "attn_temperature_tuning", False):
-            return "its attention scales with a token's place in the row, which padding moves"
+        if depends_on_row(self.model.config):
+            return "its output depends on a token's place in the row, or on the row's length"
         parameters = inspect.signature(trunk(self.model).forward).parameters
         if missing := {"position_ids", cache_argument(trunk(self.model))} - parameters.keys():
             return f"its trunk takes no {' and no '.join(sorted(missing))}"
@@ -345,7 +349,7 @@ class PolicyScorer(nn.Module):
                 return f"two short prompts ended with {type(error).__name__}: {error}"
         both = torch.cat([shared[0, :2], shared[1]]), torch.cat([whole[1:3], whole[:3]])
         error = float((both[0] - both[1]).abs().max())
-        if not error <= _tolerance(whole) * float(whole.abs().max()):
+        if not error <= tolerance(whole) * float(whole.abs().max()):
             return f"a token's hidden states differ by {error:.3g} from those it has in one row"
         return None
 
@@ -394,7 +398,8 @@ def _error(raw: Tensor, shape: LogitShape, logits: Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def _tolerance(tensor: Tensor) -> float:
+def tolerance(tensor: Tensor) -> float:
+    """The share of its largest value by which a tensor may differ if it is computed otherwise."""
     return 1e-4 if tensor.dtype in (torch.float32, torch.float64) else 2e-2
 
 
