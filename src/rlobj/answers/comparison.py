@@ -345,24 +345,34 @@ def _flat(structure: Structure, inner: bool = False) -> list[Structure]:
 def _matched(
     answers: Sequence[Structure], golds: Sequence[Structure], comparer: ExactComparer
 ) -> Truth:
-    """Return whether two lists are equal as multisets."""
+    """Return whether each answer has a gold answer of its own, in any order."""
     if len(answers) != len(golds):
         return False
-    left = list(answers)
-    undecided = False
-    for gold in golds:
-        truths = []
-        for index, answer in enumerate(left):
-            truth = compare(answer, gold, comparer)
-            if truth:
-                del left[index]
-                break
-            truths.append(truth)
-        else:
-            if None not in truths:
-                return False
-            undecided = True
-    return None if undecided else True
+    truth = functools.cache(lambda a, g: compare(answers[a], golds[g], comparer))
+    if _can_pair(len(golds), lambda a, g: truth(a, g) is True):
+        return True
+    return None if _can_pair(len(golds), lambda a, g: truth(a, g) is not False) else False
+
+
+def _can_pair(count: int, fits: Callable[[int, int], bool]) -> bool:
+    """Return whether answers and gold answers fit in pairs: a perfect bipartite matching.
+
+    Equality is not transitive: 8% is 0.08 or 8. So a gold answer may take the answer of an earlier
+    one that finds another (Kuhn 1955).
+    """
+    gold_of: dict[int, int] = {}
+
+    def place(gold: int, tried: set[int]) -> bool:
+        for answer in range(count):
+            if answer in tried or not fits(answer, gold):
+                continue
+            tried.add(answer)
+            if answer not in gold_of or place(gold_of[answer], tried):
+                gold_of[answer] = gold
+                return True
+        return False
+
+    return all(place(gold, set()) for gold in range(count))
 
 
 def _same_parts(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:

@@ -1,20 +1,19 @@
 """Points at which two expressions are compared.
 
-They cannot be known in advance: they depend on both expressions and on a secret of this process. So
-no text can be written that equals another one at these points only. Two expressions that are equal
-are equal at all points, so the verdict is the same in every process.
+They depend on both expressions and on a key, and are the same in every process. Whoever changes an
+answer changes its points, so that a text that equals another one at its points alone is found by
+chance only.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from rlobj.answers.expressions import Tree, names, parts_of
 
-_SECRET = os.urandom(16).hex()
+_KEY = "2f61c0be4e1b7d09"  # part of `verifier_version`, as all of this file
 _POINTS = 6
 _DISCRETE = frozenset(("floor", "ceil", "mod", "!", "binom", "sum", "prod"))
 _REAL = "xyztuvwrs"
@@ -23,8 +22,8 @@ _STEPS = frozenset(("floor", "ceil", "mod", "max", "min", "abs"))
 
 
 def generator(*trees: Tree) -> random.Random:
-    """Return the random generator for the comparison of these trees in this process."""
-    return random.Random(f"{_SECRET} {trees}")
+    """Return the random generator for the comparison of these trees."""
+    return random.Random(f"{_KEY} {trees}")
 
 
 def points(

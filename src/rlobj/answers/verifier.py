@@ -26,6 +26,7 @@ from rlobj.answers.boxes import last_box
 from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence
 from rlobj.answers.extraction import bare, extract_answer
 from rlobj.answers.guards import decide, may_take_long
+from rlobj.answers.version import DEADLINE, MEMORY_GIB, verifier_version
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.workers.judge import Judge
 
@@ -78,6 +79,7 @@ class MathVerifier:
 
     Attributes:
         undecided: reason -> number of undecided responses since the verifier was created.
+        version: the `verifier_version` of its limits.
 
     Example:
         >>> with MathVerifier() as verifier:
@@ -90,10 +92,10 @@ class MathVerifier:
 
     def __init__(
         self,
-        deadline: float = 5.0,
+        deadline: float = DEADLINE,
         workers: int = 1,
         *,
-        memory_gib: float = 4.0,
+        memory_gib: float = MEMORY_GIB,
         recycle_after: int = 1000,
     ) -> None:
         if deadline <= 0 or workers < 1 or memory_gib <= 0 or recycle_after < 1:
@@ -102,7 +104,7 @@ class MathVerifier:
                 f"of at least 1; got deadline={deadline}, workers={workers}, "
                 f"memory_gib={memory_gib}, recycle_after={recycle_after}."
             )
-        memory = int(memory_gib * 2**30)
+        self.version, memory = verifier_version(deadline, memory_gib), int(memory_gib * 2**30)
         self._workers = [
             Judge("rlobj.answers.worker:Comparer", deadline, memory, recycle_after)
             for _ in range(workers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlobj.answers import verifier_version
+from rlobj.answers.version import DEADLINE, verifier_version
 from rlobj.base.errors import ConfigError
 from rlobj.base.paths import nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -66,13 +66,15 @@ def publish(
         samples.write("results.md", result.to_markdown())
         write_page(where / "report.html", list(benchmarks.values()), result.about)
     if where:
-        current = verifier_version()
+        rewards = [recorded["reward"] for recorded in settings["benchmarks"].values()]
+        parts = [part for reward in rewards for part in reward.get("of", [reward])]
+        current = {verifier_version(part.get("deadline", DEADLINE)) for part in parts}
         versions = {name for result in benchmarks.values() for name in result.graded.verifiers}
-        if others := versions - {current}:
+        if others := versions - current:
             callback.noted(
                 f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
-                f"the present one ({current}). To grade the stored responses again: rlobj eval "
-                f"regrade {where}",
+                f"the present one ({', '.join(sorted(current))}). To grade the stored responses "
+                f"again: rlobj eval regrade {where}",
                 warning=True,
             )
     callback.finished(result)

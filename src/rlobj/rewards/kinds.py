@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from rlobj.answers import MathVerifier, Verdict, verifier_version
+from rlobj.answers import MathVerifier, Verdict
+from rlobj.answers.version import DEADLINE
 from rlobj.base.paths import located_target
 from rlobj.base.primitives import Primitive
 from rlobj.base.validation import InvalidFields, Model
@@ -141,7 +142,7 @@ class Graded:
     rewards: tuple[float, ...] = ()
     """Each of several rewards; `reward` is their weighted sum."""
     verifier: str | None = None
-    """`rlobj.answers.verifier_version()`, if the verifier graded it."""
+    """`MathVerifier.version`, if the verifier graded it."""
     columns: Mapping[str, ColumnValue] = field(default_factory=dict)
     """The columns that the function of a reward returned."""
     feedback: str = ""
@@ -315,7 +316,7 @@ class Math(Reward):
     See `MathVerifier`.
     """
 
-    deadline: float = Field(default=5.0, gt=0)
+    deadline: float = Field(default=DEADLINE, gt=0)
     """time limit for one answer, in seconds of processor time; then it is wrong"""
     workers: int = Field(default_factory=lambda: min(8, os.cpu_count() or 1), ge=1)
     """processes that check answers; default: one per core, at most 8"""
@@ -342,13 +343,12 @@ class _MathGrader(MathVerifier, Grader):
         """Grade each response; if a problem has alternatives, any of them is right."""
         golds = [problem.golds for problem in problems]
         questions = list(zip(responses, golds, strict=True))
-        return list(map(_graded, best_of_golds(self.verify_many, questions)))
+        return list(map(self._graded, best_of_golds(self.verify_many, questions)))
 
-
-def _graded(verdict: Verdict) -> Graded:
-    reward = math.nan if verdict.correct is None else float(verdict.correct)
-    version = verifier_version()
-    return Graded(reward, verdict.correct, verdict.reason, verdict.answer, verifier=version)
+    def _graded(self, verdict: Verdict) -> Graded:
+        reward = math.nan if verdict.correct is None else float(verdict.correct)
+        correct, version = verdict.correct, self.version
+        return Graded(reward, correct, verdict.reason, verdict.answer, verifier=version)
 
 
 class FunctionGrader(Grader):
