@@ -131,6 +131,23 @@ def test_what_counts_turns_reads_which_tokens_are_a_turn(rule: str, kept: list[i
         assert (torch.cat(objective.plan(tables).weights) != 0).tolist() == [bool(x) for x in kept]
 
 
+@pytest.mark.parametrize("first", [2.0**24, 2.0**52])
+def test_a_list_of_floats_keeps_whole_numbers_apart(first: float) -> None:
+    state = [first, first + 1, first]
+    objective = Objective(columns={"state": "token"}, keep="(prob > 0).count(by='state') > 1")
+    flat = tokens([3], [-1.0] * 3, rewards=[1.0]).replace(columns={"state": state})
+    padded = TokenBatch.from_padded(
+        mask=torch.tensor([[1, 1, 1, 0]]),
+        logprobs=torch.full((1, 4), -1.0),
+        rewards=[1.0],
+        groups=[0],
+        columns={"state": [[*state, 0.0]]},
+    )
+    for batch in (flat, padded):
+        assert batch.columns["state"].tolist() == state
+        assert (objective.plan([batch]).weights[0] != 0).tolist() == [True, False, True]
+
+
 def test_what_is_no_whole_number_is_refused() -> None:
     batch = BATCH.replace(columns={"role": [0.5, 1, 1, 1, 1]})
     with pytest.raises(BatchError, match=r"by='role' takes whole numbers.*response 0"):

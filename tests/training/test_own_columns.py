@@ -38,6 +38,8 @@ def drawn(tokens, answer, hard, **row): return [random.random() + (x == answer) 
 def one(tokens, answer, **row): return len(tokens)
 def fails(tokens, answer, **row): return tokens[0] + 1
 def long(tokens, answer, **row): return [1] * 7
+def large(response, answer, **row): return {"reward": 1.0, "columns": {"x": 2**53 + 1}}
+def large_of_tokens(tokens, answer, **row): return [-(2**53) - 1 for _ in tokens]
 """
 OWN = {"hard": "data", "short": "reward", "drawn": "mine.py:drawn", "count": "mine.py:one"}
 RULE = "when(hard > 0.5, 2, 1) + short + drawn + count"
@@ -144,7 +146,11 @@ def test_wrong_columns_are_refused_before_anything_is_read(policy, columns, sect
 
 
 @pytest.mark.parametrize(
-    ("row", "shown"), [({}, "None"), ({"hard": "0.5"}, "'0.5'"), ({"hard": math.nan}, "nan")]
+    ("row", "shown"),
+    [
+        *[({}, "None"), ({"hard": "0.5"}, "'0.5'"), ({"hard": math.nan}, "nan")],
+        ({"hard": 2**53 + 1}, "9007199254740993"),
+    ],
 )
 def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row, shown):
     rows = [*HARD[:3], {**ROWS[3], **row}]
@@ -165,6 +171,8 @@ def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row,
         ("reward", ["wrong"], "Reward .*mine.py:wrong returned as .* 1 value, nan, on problem '"),
         ("reward", ["none"], "mine.py:none returned as .* 'x' 1 value, None, .*'columns': {'x'"),
         ("reward", ["text"], "mine.py:text returned .* expected numbers by name"),
+        ("reward", ["large"], r"mine.py:large returned .* whole ones of at most 2\^53"),
+        ("mine.py:large_of_tokens", ["good"], "-9007199254740993 is a whole number above"),
         ("reward", ["many", "many"], "Reward b: one before it returns 'x' as well"),
         ("mine.py:fails", ["good"], r"fails failed on problem .*: TypeError.*\n  at .*mine"),
         ("mine.py:long", ["good"], "mine.py:long returned as the column 'x' 7 values"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -100,14 +101,22 @@ def trained_positions(mask: Any) -> torch.Tensor:
 
 
 def mapping(columns: Any) -> Mapping[str, Any]:
-    """Columns of a user's own, by name.
+    """Columns of a user's own, by name; lists of floats are float64.
 
     Raises:
         BatchError: something else than a mapping with names.
     """
     if isinstance(columns, Mapping) and all(isinstance(name, str) for name in columns):
-        return columns
+        return {name: _in_float64(value) for name, value in columns.items()}
     raise BatchError(f"columns is {columns!r:.60}; expected names: columns={{'stage': [...]}}")
+
+
+def _in_float64(value: Any) -> Any:
+    """A list of floats as float64, because torch reads float32; all else as it is."""
+    with contextlib.suppress(*_NO_NUMBERS):
+        if isinstance(value, list | tuple) and torch.as_tensor(value).is_floating_point():
+            return torch.as_tensor(value, dtype=torch.float64)
+    return value
 
 
 def user_column(

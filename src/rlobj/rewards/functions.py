@@ -273,7 +273,8 @@ class Function:
             columns = {name: column_value(number) for name, number in numbers}
         except (AttributeError, TypeError, ValueError, OverflowError):
             example = '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or with lists of numbers.'
-            raise WrongResult(f"expected numbers by name, such as {example}") from None
+            what = "numbers by name, whole ones of at most 2^53"
+            raise WrongResult(f"expected {what}, such as {example}") from None
         feedback = entries.get("feedback") or ""
         if not isinstance(feedback, str):
             raise WrongResult(f"its feedback is {shown(feedback)}; expected a text.")
@@ -284,13 +285,16 @@ def column_value(value: Any) -> ColumnValue:
     """A number, or a list of numbers; NaN for None.
 
     Raises:
-        TypeError, ValueError, OverflowError: it is neither.
+        TypeError, ValueError, OverflowError: it is neither, or float64 does not hold it.
     """
     many = bool(getattr(value, "shape", isinstance(value, list | tuple)))
     items = value if many else [value]
     numbers = [math.nan if item is None else _number(item) for item in items]
     if math.inf in map(abs, numbers):
         raise ValueError(value)
+    for item, number in zip(items, numbers, strict=True):
+        if number.is_integer() and int(item) != number:
+            raise ValueError(f"{item} is a whole number above 2^53, which columns do not hold")
     return numbers if many else numbers[0]
 
 

@@ -147,17 +147,22 @@ class Rollouts(_Trainer):
         columns, error = dict[str, Tensor](), None
         for name, source in self._own.items():
             values = logged.get(name, ()) if source == "reward" else [row.get(name) for row in rows]
-            numbers = [float(value) for value in values if isinstance(value, Real)]
+            numbers = [
+                float(value)
+                for value in values
+                if isinstance(value, Real) and not (isinstance(value, int) and abs(value) > 2**53)
+            ]
             if not len(numbers) == len(values) == len(rows):
                 expected = (
                     f"a reward function that calls log_extra('{name}', values) in each call, with "
-                    f"one number for each of the {len(rows)} responses; log_extra is one of its "
-                    "arguments"
+                    f"one number for each of the {len(rows)} responses, whole ones of at most "
+                    "2^53; log_extra is one of its arguments"
                     if source == "reward"
-                    else f"a data set with the column '{name}', which has a number in each row"
+                    else f"a data set with the column '{name}', which has a number in each row, a "
+                    "whole one of at most 2^53"
                 )
                 error = ConfigError(f"columns.{name}={source}: expected {expected}")
-            columns[f"{OWN}{name}"] = torch.tensor(numbers, device=device)
+            columns[f"{OWN}{name}"] = torch.tensor(numbers, dtype=torch.float64, device=device)
         agree(error, "sampling", self._comm)
         return columns
 

@@ -43,11 +43,13 @@ class OwnColumns:
         for name, source in self._sources.items():
             for problem in problems if source == "data" else ():
                 value = problem.extra.get(name)
-                if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+                limit = 2**53 if isinstance(value, int) else sys.float_info.max
+                if not isinstance(value, int | float) or not abs(value) <= limit:
                     raise DataError(
-                        f"columns.{name}=data: expected a number {name!r} in each row, got "
-                        f"{shown(value)} for problem {problem.id!r}, {shown(problem.prompt)}; its "
-                        f"row also has {', '.join(problem.extra) or 'no other columns'}"
+                        f"columns.{name}=data: expected a number {name!r} in each row, a whole "
+                        f"one of at most 2^53, got {shown(value)} for problem {problem.id!r}, "
+                        f"{shown(problem.prompt)}; its row also has "
+                        f"{', '.join(problem.extra) or 'no other columns'}"
                     )
 
     def of(self, response: Response) -> dict[str, ColumnValue]:
