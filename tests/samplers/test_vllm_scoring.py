@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
 import threading
 from collections.abc import Sequence
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -201,6 +203,12 @@ def test_a_rollout_at_another_temperature_is_refused_before_the_server_is_asked(
         ServerScorer("http://127.0.0.1:1", name="sage", temperature=0.7)
 
 
+class Answer(NamedTuple):
+    """An answer that may be a text."""
+
+    value: Any
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> ServerScorer:
     """A scorer that gets these answers to completions; an error is raised, a text is a model."""
     pytest.importorskip("aiohttp")
@@ -214,6 +222,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> ServerScorer:
             model = left.pop(0)
         if isinstance(left[0], Exception):
             raise left.pop(0)
+        if isinstance(left[0], Answer):
+            left[0] = left[0].value
         return {"choices": [{"prompt_logprobs": left.pop(0)}]}
 
     monkeypatch.setattr(Connection, "send", send)
@@ -249,6 +259,101 @@ def test_a_log_prob_that_is_none_is_an_error_with_the_score_and_the_server(
     with pytest.raises(RunError, match=rf"scores\.sage: .*{part}") as caught:
         scorer.logprobs([([5], [6, 7])])
     assert "http://teacher:1" in str(caught.value)
+
+
+def ranked(*rows: tuple[int, Any, Any]) -> list[Any]:
+    """What a server says of the prompt [5] and the response [6]: ids, log-probs and ranks."""
+    return [None, {str(key): {"logprob": value, "rank": rank} for key, value, rank in rows}]
+
+
+HALF = math.log(0.5)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ranked((6, -0.5, None), (7, -1.5, None)),
+        ranked((6, -0.5, 1), (7, -1.5, 1)),
+        ranked((8, -0.5, 1), (7, -1.5, 1), (6, -2.0, 2)),
+        ranked((6, -0.5, 2), (7, -1.5, 1)),
+        ranked((6, -0.5, "1"), (7, -1.5, "2")),
+        ranked((6, -0.5, 1), (7, -1.5, 3)),
+        ranked((6, 0.0, 1), (7, 5.0, 2)),
+        ranked((6, -0.1, 1), (7, -0.2, 2)),
+        ranked((6, -0.5, 1), (7, math.nan, 2)),
+        ranked((6, -0.5, 1), (7, None, 2)),
+        ranked((6, -0.5, 1), (7, 1e300, 2)),
+        ranked((6, -0.5, 1), (7, False, 2)),
+        ranked((6, -0.5, 1), (7, "-1.5", 2)),
+        ranked((6, -0.5, 1), (7, 10**400, 2)),
+        ranked((6, -0.5, 1), (-3, -1.5, 2)),
+        [None, {"x": {"logprob": -0.5, "rank": 1}}],
+        [None, {"6": {"rank": 1}}],
+        [None, {"6": -0.5}],
+        [None, [-0.5]],
+        {"6": -0.5},
+        "-0.5",
+    ],
+)
+def test_most_likely_tokens_that_no_distribution_has_are_refused(monkeypatch, answer):
+    scorer = answering(monkeypatch, Answer(answer))
+    with pytest.raises(RunError, match=r"scores\.sage: .*http://teacher:1.* vLLM does not give"):
+        scorer.score([([5], [6])], top=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "ids"),
+    [
+        (((6, -3.0, 9), (7, -0.5, 1), (8, -1.5, 2)), [7, 8]),
+        (((6, HALF, 1), (7, HALF, 1), (8, -99, 2)), [7, 8]),  # 6 and 7 are as likely
+        (((6, -99.0, 2), (7, HALF, 1), (8, -99.0, 2)), [7, 8]),
+        (((6, -0.5, 1),), [6]),
+    ],
+)
+def test_the_scored_token_may_be_outside_of_the_most_likely_ones_or_tie_with_one(
+    monkeypatch, rows, ids
+):
+    [score] = answering(monkeypatch, ranked(*rows)).score([([5], [6])], top=2)
+    assert score.ids == ids
+    assert score.logprob == rows[0][1]
+
+
+@pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": 3}, [], None, "x"])
+def test_an_answer_of_another_program_is_one_error(monkeypatch, answer):
+    scorer = answering(monkeypatch, [])
+
+    async def send(*_: Any) -> Any:
+        return answer
+
+    monkeypatch.setattr(Connection, "send", send)
+    with pytest.raises(RunError, match=r"scores\.sage: .*teacher:1 gave an answer .*vLLM"):
+        scorer.logprobs([([5], [6])])
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr("rlobj.samplers.vllm.connection._LARGEST", 10**6)
+    sent = 0
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal sent
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while sent < 10**9:
+                    sent += self.wfile.write(b" " * 10**5)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(RunError, match="does not end its answer"):
+            ServerScorer(url, name="sage", temperature=1.0, timeout=60, patience=0.1)
+        server.shutdown()
+    assert sent < 10**8
 
 
 def test_an_impossible_token_of_a_server_has_a_finite_log_prob_among_the_likely_ones(monkeypatch):

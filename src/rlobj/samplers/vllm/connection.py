@@ -27,6 +27,8 @@ _QUICK = 15.0
 """Largest number of seconds to wait for an answer that needs no work."""
 _IDLE = 2.0
 """Seconds after which an idle connection is not used again; vLLM closes it after 5."""
+_LARGEST = 2**30
+"""Bytes of an answer."""
 _SHOWN = 500
 """Largest number of characters of a response in an error message."""
 
@@ -223,7 +225,12 @@ class Connection:
             async with session.request(
                 method, self.url + path, json=body, timeout=limits
             ) as answer:
-                status, text = answer.status, await answer.text()
+                status, content = answer.status, bytearray()
+                async for chunk in answer.content.iter_any():
+                    content += chunk
+                    if len(content) > _LARGEST:
+                        raise RunError(f"the server at {self.url} does not end its answer")
+                text = content.decode()
             if status == 200:
                 return json.loads(text) if text else None
         except TimeoutError as error:

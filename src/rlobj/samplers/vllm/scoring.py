@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
 from rlobj.base.interleaved import own, whole
 from rlobj.base.progress import beat, waiting
+from rlobj.objectives.tokens import MAX_LOGPROB
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.fleet import Fleet
@@ -224,7 +225,7 @@ class ServerScorer:
             f"{value:g} for token {place} of response {index} (id {sequences[index][1][place]})"
             for index, values in enumerate(logprobs)
             for place, value in enumerate(values)
-            if not -math.inf < value <= 1e-3  # rounding may lift it above 0
+            if not -math.inf < value <= MAX_LOGPROB
         ]
         if wrong:
             raise RunError(
@@ -235,30 +236,72 @@ class ServerScorer:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Begin the messages of errors with the name of the score."""
+        """Begin the messages of errors with the name of the score.
+
+        Answers that vLLM does not give are errors, too, because the server sent them.
+        """
         try:
             yield
         except RlobjError as error:
             error.args = (f"scores.{self.name}: ", *error.args)
             raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise RunError(
+                f"scores.{self.name}: the server at {self.url} gave an answer that vLLM does not "
+                f"give ({type(error).__name__}: {error}). Use a server of `vllm serve` or `rlobj "
+                "serve`"
+            ) from error
 
 
 def _read(answer: Any, start: int, response: Sequence[int], top: int) -> list[ServerScore]:
-    """Read the scores of a response that begins at `start`; NaN = there is no log-prob."""
+    """Read the scores of a response that begins at `start`; NaN = there is no log-prob.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError, ArithmeticError: vLLM answers otherwise.
+    """
     ids, mark = whole(response), own(response)
     entries = (answer["choices"][0].get("prompt_logprobs") or [])[start : start + len(ids)]
     scores: list[ServerScore] = []
     for token, entry in compress(zip_longest(ids, entries), repeat(True) if mark is None else mark):
-        values = {int(key): _value(of.get("logprob")) for key, of in (entry or {}).items()}
-        ranks = {int(key): of.get("rank") or math.inf for key, of in (entry or {}).items()}
-        likely = sorted(values, key=lambda key: ranks[key])[:top]
+        values = {int(key): _value(of["logprob"]) for key, of in (entry or {}).items()}
+        ranks = {int(key): of["rank"] for key, of in (entry or {}).items()} if top else {}
+        likely = _most_likely(values, ranks, token, top)
         logprobs = [max(values[key], _MINUS_INFINITY) for key in likely]
         scores.append(ServerScore(values.get(token, math.nan), likely, logprobs))
     return scores
 
 
-def _value(value: float | None) -> float:
-    """A log-prob of a server; NaN = there is none."""
+def _most_likely(
+    values: dict[int, float], ranks: dict[int, int], token: int, top: int
+) -> list[int]:
+    """The ids with the ranks 1 to `top`, of those and the scored token.
+
+    The token may have the rank of another one, if both are as likely.
+
+    Raises:
+        ValueError: they are not the most likely tokens of a distribution.
+    """
+    count = min(top, len(values))
+    others = {rank: key for key, rank in ranks.items() if key != token}
+    by_rank = {ranks.get(token): token, **others}
+    likely = [key for rank in range(1, count + 1) if (key := by_rank.get(rank)) is not None]
+    found = [values[key] for key in likely]
+    distinct = len(others) + (token in ranks) == len(ranks) and len(likely) == count
+    if not distinct or found != sorted(found, reverse=True) or min(values, default=0) < 0:
+        raise ValueError(f"ids with log-probs {values} and ranks {ranks}"[:200])
+    if not all(value <= MAX_LOGPROB for value in found) or math.fsum(map(math.exp, found)) > 1.001:
+        raise ValueError(f"probabilities above 1: log-probs {found}"[:200])
+    return likely
+
+
+def _value(value: Any) -> float:
+    """A log-prob of a server; NaN = there is none.
+
+    Raises:
+        TypeError: it is no number.
+    """
     if value is None:
         return math.nan
-    return -math.inf if value == _MINUS_INFINITY else value
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r:.60} is no log-prob")
+    return -math.inf if value <= _MINUS_INFINITY else float(value)
