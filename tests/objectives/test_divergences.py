@@ -49,7 +49,8 @@ def expected(kind: str, policy: list[float], teacher: list[float], **settings: A
     weight, outside = settings.get("weight", 0.5), settings.get("outside")
     rest = 0.0
     if "k" in settings:
-        top = sorted(range(len(q)), key=lambda token: -q[token])[: settings["k"]]
+        owner = p if kind == "reverse_kl_topk" else q  # as in verl
+        top = sorted(range(len(q)), key=lambda token: -owner[token])[: settings["k"]]
         others = [p[token] for token in range(len(q)) if token not in top]
         if outside is not None:
             rest = sum(a * (math.log(a) - outside) for a in others)
@@ -100,6 +101,37 @@ def test_padding_of_a_larger_vocabulary_has_no_probability(kind, settings):
     torch.testing.assert_close(divergence(kind, *masked, **settings), values)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "infinite"),
+    [
+        ("reverse_kl", {}, [True, False]),
+        ("forward_kl", {}, [False, True]),
+        ("jsd", {"beta": 0.0}, [False, True]),
+        ("jsd", {"beta": 1.0}, [True, False]),
+        ("jsd", {"beta": 0.5}, [False, False]),
+        ("reverse_kl_topk", {"k": 2}, [True, False]),
+        ("reverse_kl_topk", {"k": 1, "outside": -9.0}, [True, False]),
+        ("forward_kl_topk", {"k": 2}, [False, True]),
+        ("forward_kl_topk", {"k": 1}, [False, False]),  # the one token is another
+        ("cross_entropy_topk", {"k": 2}, [False, True]),
+        ("mixed_kl_topk", {"k": 3, "weight": 0.5}, [True, True]),
+        ("mixed_kl_topk", {"k": 3, "weight": 1.0}, [False, True]),
+    ],
+)
+def test_a_token_that_only_one_of_them_can_draw_makes_a_divergence_infinite(
+    kind, settings, infinite
+):
+    both = torch.tensor([[3.0, 2.0, 1.0, -math.inf], [-math.inf, 5.0, 1.0, -math.inf]])
+    other = torch.tensor([[-math.inf, 2.0, 1.0, -math.inf], [4.0, 5.0, 1.0, -math.inf]])
+    policy = both.double().requires_grad_()
+    values = divergence(kind, policy, other, **settings)
+    assert values.isinf().tolist() == infinite
+    assert not values.isnan().any()
+    values[~values.isinf()].sum().backward()
+    assert policy.grad is not None
+    assert policy.grad.isfinite().all()
+
+
 def test_a_teacher_gets_no_gradient():
     policy, teacher = logits(0).requires_grad_(), logits(1).requires_grad_()
     divergence("jsd", policy, teacher).sum().backward()
@@ -113,7 +145,7 @@ def test_a_teacher_gets_no_gradient():
         ("jds", {}, "no divergence 'jds'. Did you mean 'jsd'"),
         ("jsd", {"alpha": 0.1}, "no setting 'alpha'"),
         ("reverse_kl", {"k": 3}, "reverse_kl has no settings"),
-        ("forward_kl_topk", {}, "needs k, the number of the teacher's tokens: k=20"),
+        ("forward_kl_topk", {}, "needs k, the number of tokens: k=20"),
         ("forward_kl_topk", {"k": 0}, "at least|greater than or equal to 1, got 0"),
         ("jsd", {"beta": 1.5}, "beta: .*got 1.5"),
         ("mixed_kl_topk", {"k": 3, "weight": 2}, "weight: .*got 2"),

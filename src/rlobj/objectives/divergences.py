@@ -103,6 +103,19 @@ class DivergenceSettings(Model):
         share, forward, reverse = self._share_of_forward, q * (logq - logp), p * (logp - logq)
         return share * forward + (1 - share) * reverse, (1 - share) * reverse - share * q
 
+    def is_infinite(self, never_p: Tensor, never_q: Tensor) -> Tensor:
+        """Where a token without probability makes the divergence infinite, bool [N].
+
+        Args:
+            never_p: the tokens to which p gives none, bool [N, K].
+            never_q: those to which q gives none, likewise.
+        """
+        share = 1.0 if self.of == "cross_entropy" else self._share_of_forward
+        if self.of == "jsd" and 0 < share < 1:  # m has both
+            return torch.zeros_like(never_p[..., 0])
+        forward, reverse = never_p & ~never_q, never_q & ~never_p
+        return (forward & (share > 0) | reverse & (share < 1)).any(-1)
+
     def over_vocabulary(self, logp: Tensor, logq: Tensor) -> Tensor:
         """The divergence from log-probs of the whole vocabulary, [N, V] -> [N]."""
         return self.terms(logp, logq)[0].sum(-1)

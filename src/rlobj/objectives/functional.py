@@ -98,12 +98,14 @@ def divergence(kind: str, logits: Tensor, teacher_logits: Tensor, **settings: An
     """The divergence of the policy from a teacher over the vocabulary, nats, [N].
 
     The equations are those of `rlobj.objectives.divergences`. If one vocabulary is larger, its
-    last entries are padding and have no probability; neither have entries that are −inf.
+    last entries are padding and have no probability; neither have entries that are −inf. It is
+    inf, without gradient, where one distribution has none for a token that the other draws.
 
     Args:
-        kind: reverse_kl, forward_kl, jsd (beta), or over the teacher's k most likely tokens:
-            reverse_kl_topk (k), forward_kl_topk (k), cross_entropy_topk (k), mixed_kl_topk (k,
-            weight). `renormalise` and `outside` are settings of kinds over k tokens.
+        kind: reverse_kl, forward_kl, jsd (beta); over the teacher's k most likely tokens:
+            forward_kl_topk (k), cross_entropy_topk (k), mixed_kl_topk (k, weight); over the
+            policy's, as in verl: reverse_kl_topk (k). `renormalise` and `outside` are settings of
+            kinds over k tokens.
         logits: of the policy, divided by the temperature, [N, V]; the gradient goes through them.
         teacher_logits: of the teacher, [N, V]; detached.
         **settings: of the kind.
@@ -124,7 +126,7 @@ def divergence(kind: str, logits: Tensor, teacher_logits: Tensor, **settings: An
         advice = nearest(name, names) if names else f" {kind} has no settings"
         raise ConfigError(f"divergence '{kind}' has no setting '{name}'.{advice}")
     if "k" in names and settings.get("k") is None:
-        raise ConfigError(f"divergence '{kind}' needs k, the number of the teacher's tokens: k=20")
+        raise ConfigError(f"divergence '{kind}' needs k, the number of tokens: k=20")
     if logits.shape[:-1] != teacher_logits.shape[:-1]:
         raise BatchError(
             f"logits have shape {list(logits.shape)} and teacher_logits "
@@ -140,11 +142,15 @@ def divergence(kind: str, logits: Tensor, teacher_logits: Tensor, **settings: An
         raise InvalidFields(problems) from None
     size = min(logits.shape[-1], teacher_logits.shape[-1])
     logp, logq = _log_softmax(logits[..., :size]), _log_softmax(teacher_logits[..., :size].detach())
+    never = logits[..., :size] == -math.inf, teacher_logits[..., :size] == -math.inf
     if measure.top is None:
-        return measure.over_vocabulary(logp, logq)
-    top = logq.topk(min(measure.top, size))
-    entropy = -(logp.exp() * logp).sum(-1)
-    return measure.over_top(logp.gather(-1, top.indices), top.values, entropy)
+        value = measure.over_vocabulary(logp, logq)
+    else:
+        top = (logp if of == "reverse" else logq).topk(min(measure.top, size)).indices
+        entropy = -(logp.exp() * logp).sum(-1)
+        value = measure.over_top(logp.gather(-1, top), logq.gather(-1, top), entropy)
+        never = never[0].gather(-1, top), never[1].gather(-1, top)
+    return value.masked_fill(measure.is_infinite(*never), math.inf)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
