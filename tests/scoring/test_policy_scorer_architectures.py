@@ -88,6 +88,26 @@ def test_models_with_a_recurrent_state_refuse_packing(kind):
 
 
 @pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("XLNetLMHeadModel", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}),
+        ("BertLMHeadModel", SIZES),
+        ("CpmAntForCausalLM", {**SIZES, "dim_head": 8, "dim_ff": 48}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_reads_later_tokens_is_refused(kind, options):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = getattr(transformers, kind)
+    model = model(model.config_class(**options))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.15)
+    with pytest.raises(ConfigError, match=f"{kind} is not causal"):
+        PolicyScorer(model)
+
+
+@pytest.mark.parametrize(
     ("kind", "message"),
     [("Bloom", "its trunk takes no position_ids"), ("OPT", "hidden states differ by")],
 )

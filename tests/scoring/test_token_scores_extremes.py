@@ -37,6 +37,16 @@ def test_extreme_logits_stay_exact(dtype):
         assert column.isfinite().all()
 
 
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_row_of_nan_has_no_proxy(relative):
+    hidden = torch.ones(3, 4)
+    hidden[1] = torch.nan
+    weight, targets = torch.randn(300, 4), torch.tensor([1, 2, 3])
+    scores = score_tokens(hidden, weight, targets, min_p=0.02, relative=relative)
+    assert scores.proxy_logprobs is not None
+    assert scores.proxy_logprobs.isnan().tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("temperature", [1e-3, 1e3])
 def test_extreme_temperatures_stay_exact(head, temperature):
     """Logits of thousands, where most rows have one certain token, and of thousandths."""

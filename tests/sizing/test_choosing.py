@@ -90,6 +90,19 @@ def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
     ]
 
 
+def test_a_model_of_unknown_size_gets_the_values_of_a_cpu_and_says_so(vllm):
+    made = choose_settings(named(), None, Cards(8, 80 * GIB), {})
+    config = settled(named(), made)
+    assert (config.training.strategy, config.training.micro_batch_tokens) == ("ddp", 16384)
+    said = [line for line in explained(made).splitlines() if "the size of an/8B cannot be" in line]
+    assert {line.partition("=")[0] for line in said} == {
+        *("training.strategy", "training.offload"),
+        *("training.gradient_checkpointing", "training.micro_batch_tokens"),
+    }
+    config = named(training={"strategy": "fsdp2", "micro_batch_tokens": 4096})
+    assert "training.strategy" not in explained(choose_settings(config, None, Cards(8, 80), {}))
+
+
 def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
     def missing():
         raise MissingExtra("vllm", "vllm", "sampling with vLLM")

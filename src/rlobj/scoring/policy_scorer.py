@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.interleaved import whole
 from rlobj.scoring.divergences import Comparison, score_divergence, top_tokens
 from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences
 from rlobj.scoring.shared_prompts import share_prompts
@@ -120,9 +121,9 @@ class PolicyScorer(nn.Module):
             None if it can. The keys and values of two short prompts are tried.
 
     Raises:
-        ConfigError: the head is not supported; the model's logits for two tokens differ from those
-            that scoring computes; `packed=True`, but packed sequences would affect each other (two
-            short ones are tried); or the model has an encoder.
+        ConfigError: the head is not supported; the model is not causal, or its logits for two
+            tokens differ from those that scoring computes; `packed=True`, but packed sequences
+            would affect each other (two short ones are tried); or the model has an encoder.
     """
 
     def __init__(self, model: nn.Module, packed: bool | Literal["auto"] = "auto") -> None:
@@ -281,14 +282,20 @@ class PolicyScorer(nn.Module):
 
     @torch.no_grad()
     def _matching(self, head: nn.Linear) -> LogitShape:
-        """The shape that reproduces the model's logits for two tokens."""
+        """The shape that reproduces the logits of a causal model for two tokens."""
         with _trial(self.model):
-            input_ids = torch.tensor([[0, 1]], device=head.weight.device)
+            input_ids = torch.tensor([[1, 0]], device=head.weight.device)
             logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
-            raw = head(self._trunk(input_ids, None)[0, -1:].to(head.weight.dtype)).float()
+            hidden, other = (self._trunk(ids, None)[0] for ids in (input_ids, input_ids**0))
+            raw = head(hidden[-1:].to(head.weight.dtype)).float()
         if not bool(logits.isfinite().all()):
             raise ConfigError(
                 f"{type(self.model).__name__}: its logits are not finite: its weights are damaged"
+            )
+        if float((hidden - other)[0].abs().max()) > tolerance(hidden) * float(hidden.abs().max()):
+            raise ConfigError(
+                f"{type(self.model).__name__} is not causal: its output at a token depends on the "
+                "token after it. Expected a causal language model."
             )
         shapes = logit_shapes(self.model.config)
         errors = [_error(raw, shape, logits) for shape in shapes]
@@ -438,7 +445,7 @@ def score_samples(
         TokenScores of all response tokens, response after response.
 
     Raises:
-        BatchError: a response has no prompt, or one of its tokens is outside the vocabulary.
+        BatchError: a response has no prompt, or a token is outside of the vocabulary.
         ConfigError: the model is not supported, or a setting is out of range.
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model
@@ -453,5 +460,13 @@ def score_samples(
             f"{type(inner.model).__name__} cannot share prompts: {inner.unshareable}. "
             "Expected shared_prompts=False"
         )
+    size = inner.model.get_input_embeddings().weight.shape[0]
+    for index, parts in enumerate(sequences):
+        for name, ids in zip(("prompt", "response"), parts, strict=True):
+            if wrong := [int(token) for token in whole(ids) if not 0 <= token < size]:
+                raise BatchError(
+                    f"the {name} of sequence {index} has the token {wrong[0]}, outside of the "
+                    f"vocabulary of {size}"
+                )
     device = next(scorer.parameters()).device
     return scorer(*inner.collate(sequences, device, shared_prompts), **settings)

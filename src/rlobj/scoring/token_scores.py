@@ -246,7 +246,7 @@ def _scores(sums: Sums, keep: tiles.Keep | None) -> tuple[Tensor, *tuple[Tensor 
     if sums.kept is not None and keep is not None:
         of = sums.target if keep.relative else logprobs
         kept = sums.kept.maximum(of.exp())  # a kept target counts, also if it was rounded
-        proxy = torch.where(of > keep.threshold, of - kept.log(), FILTERED)
+        proxy = torch.where(of <= keep.threshold, FILTERED, of - kept.log())  # NaN stays NaN
     if sums.square is not None:
         collision = sums.square / sums.mass.square()
     if collision is not None and sums.square_slope is not None and sums.slope is not None:

@@ -79,7 +79,7 @@ def choose_settings(
 
     Args:
         config: the run.
-        size: of its model; None = unknown.
+        size: of its model; None = unknown; then the choices are those of a CPU, and say so.
         cards: the GPUs of all processes; None = there are none.
         environment: that a launcher gave this process.
         stored: settings of a run that is resumed, which stay.
@@ -114,7 +114,12 @@ def choose_settings(
     chosen = take([_engine(config, cards)])
     if cards is not None and size is not None and config.model.name is not None:
         take(choose(chosen, size, cards))
-    take(Choice(name, value, "") for name, value in PLAIN.items())
+    unknown = cards is not None and size is None and config.model.name is not None
+    why = f"a CPU's, as the size of {config.model.name} cannot be read: set what your GPUs need"
+    take(
+        Choice(name, value, why if unknown and name.startswith("training.") else "")
+        for name, value in PLAIN.items()
+    )
     return made
 
 
