@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def test_the_digest_of_code_is_that_of_the_files_that_settings_name(tmp_path: Pa
 
     def digest(*names: str) -> str:
         rewards = [{"name": name, "kind": "custom", "target": f"{file}:{name}"} for name in names]
-        return code_digest(settings_of(RunConfig(rewards=rewards or {"kind": "exact"})))
+        return code_digest(
+            settings_of(RunConfig(rewards=rewards or {"kind": "exact"})), "rewards", "environment"
+        )
 
     none, missing = digest(), digest("f")
     file.write_text("f = g = len")
@@ -54,6 +57,17 @@ def test_the_digest_of_code_is_that_of_the_files_that_settings_name(tmp_path: Pa
     file.write_text("f = g = max")
     assert digest("f", "g") != two
     assert digest() == none
+
+
+def test_the_digest_of_code_has_imported_modules_and_the_asked_sections_only(tmp_path, monkeypatch):
+    (tmp_path / "my_losses.py").write_text("class Mine: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("my_losses")
+    settings = {"objective": {"surrogate": {"kind": "custom", "target": "my_losses:Mine"}}}
+    before, rewards = code_digest(settings, "objective"), code_digest(settings, "rewards")
+    (tmp_path / "my_losses.py").write_text("class Mine: x = 1\n")
+    assert code_digest(settings, "objective") != before
+    assert code_digest(settings, "rewards") == rewards == code_digest({}, "objective")
 
 
 def test_every_setting_that_differs_has_changed() -> None:

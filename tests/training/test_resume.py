@@ -184,6 +184,57 @@ def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy):
     assert "changed" not in Path("new/sessions.jsonl").read_text()
 
 
+def write_problems(name: str, shift: int = 0, column: int = 0, words: str = "") -> None:
+    """Sums of which some answers, columns or prompts may be edited."""
+    rows = [
+        {"id": str(i), "prompt": f"{i % 5}+{i // 5}={words}", "answer": str(i + shift), "c": column}
+        for i in range(20)
+    ]
+    Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("edit", "changed"),
+    [
+        ({}, []),
+        ({"train.jsonl": {"shift": 1}}, ["the training problems"]),
+        ({"test.jsonl": {"column": 1}}, ["the held-out problems"]),
+        (
+            {name: {"words": "?"} for name in ("train.jsonl", "test.jsonl")},
+            ["the training problems", "the held-out problems"],
+        ),
+    ],
+    ids=["none", "an answer", "a column", "prompts"],
+)
+def test_an_edit_of_problems_is_recorded(policy, edit, changed):
+    for name in ("train.jsonl", "test.jsonl"):
+        write_problems(name)
+    settings = {**QUICK, "training.steps": 1, "checkpoint.every": 1, "evaluation.every": 1}
+    settings["data.test"] = "test.jsonl"
+    names = {"model": policy, "data": "train.jsonl", "reward": "exact"}
+    rlobj.train("grpo", **names, out="run", settings=settings)
+    for name, edited in edit.items():
+        write_problems(name, **edited)
+    rlobj.resume("run", settings={"training.steps": 2})
+    assert [name for _, name, _, _ in read_changes(Path("run"))] == changed
+    rlobj.resume("run", settings={"training.steps": 3})
+    assert [name for _, name, _, _ in read_changes(Path("run"))] == changed
+
+
+def test_an_edit_of_an_objectives_file_is_recorded():
+    code = "from rlobj.objectives.surrogates import Surrogate\n\n\nclass Mine(Surrogate):\n"
+    code += (
+        "    def __call__(self, terms):\n        return {} * terms.token_ratio * terms.advantages\n"
+    )
+    Path("mine.py").write_text(code.format(1))
+    objective = {"surrogate": {"kind": "custom", "target": "mine.py:Mine"}}
+    settings = {**QUICK, "training.steps": 1, "checkpoint.every": 1, "objective": objective}
+    rlobj.train("grpo", data="max-digits", out="run", settings=settings)
+    Path("mine.py").write_text(code.format(2))
+    rlobj.resume("run", settings={"training.steps": 2}, trust=True)
+    assert [name for _, name, _, _ in read_changes(Path("run"))] == ["the file of an objective"]
+
+
 def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_reward():
     """A reward in other units does not compare; the checkpoint of step 1 has the highest number."""
     once = {"training.steps": 1, "checkpoint.every": 1}

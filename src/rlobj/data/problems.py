@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,6 +63,17 @@ def decoded(value: Any, where: str) -> Any:
         raise DataError(
             f"{where} has bytes that are not UTF-8 text ({error.reason} at byte {error.start})."
         ) from None
+
+
+def fingerprint(problems: Iterable[Problem]) -> str:
+    """Sixteen hexadecimal digits that change with any prompt, answer or column; "" for none."""
+    found, empty = hashlib.sha256(), True
+    for problem in problems:
+        row = {**vars(problem), "extra": sorted(problem.extra.items())}
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr(row))  # where an object of Python code is
+        found.update(text.encode("utf-8", "surrogatepass"))
+        empty = False
+    return "" if empty else found.hexdigest()[:16]
 
 
 class UniqueProblems:

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, NonNegativeInt
+from pydantic import ConfigDict, Field, NonNegativeInt
 from typing_extensions import TypedDict
 
 from rlobj.base.errors import Argument, ConfigError, warn_once
@@ -17,7 +17,7 @@ from rlobj.base.validation import Model
 from rlobj.runs import manifest
 from rlobj.runs.layout import how_to_continue
 from rlobj.runs.metrics import ACCURACY, Measure, measure_of, read_metrics
-from rlobj.runs.sessions import REWARD_FILE, read_changes
+from rlobj.runs.sessions import HELD_OUT_PROBLEMS, REWARD_FILE, read_changes
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,8 @@ def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
     changes = [
         step
         for step, name, _, _ in read_changes(path)
-        if name.startswith(("evaluation.", "rewards.", REWARD_FILE)) and name != "evaluation.every"
+        if name.startswith(("evaluation.", "rewards.", REWARD_FILE, HELD_OUT_PROBLEMS))
+        and name != "evaluation.every"
     ]
     since = max((step for step in changes if step < max(values, default=0)), default=-1)
     steps = {checkpoint: step_of(checkpoint) for checkpoint in checkpoints(path)}
@@ -123,8 +124,8 @@ class State(Model):
     """See `Skips.state`."""
     records: dict[str, NonNegativeInt]
     """See `Recorder.state`."""
-    code: str
-    """See `code_digest`."""
+    digests: dict[str, str] = Field(default_factory=dict)
+    """Of what may be edited before the run is resumed, by the names of such changes."""
     settings: dict[str, Any]
     """Of the run at that step."""
     strategy: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
@@ -110,13 +111,14 @@ def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any
     return {path: pair for path, pair in changes.items() if not _within(path, *RESUMABLE_SETTINGS)}
 
 
-def code_digest(settings: Mapping[str, Any]) -> str:
-    """The digest of the files of rewards, columns, environments and tools that settings name.
+def code_digest(settings: Mapping[str, Any], *sections: str) -> str:
+    """The digest of the files, also of imported modules, that sections of settings name.
 
     Modules that these files import are not in it.
     """
-    named = named_code({name: settings.get(name) for name in ("rewards", "columns", "environment")})
-    files = [path_of(target.rpartition(":")[0]) for target in named]
+    targets = named_code({section: settings.get(section) for section in sections})
+    named = [target.rpartition(":")[0] for target in targets]
+    files = [path_of(getattr(sys.modules.get(name), "__file__", None) or name) for name in named]
     digest = hashlib.sha256()
     for file in sorted({file for file in files if file.is_file()}):
         digest.update(f"{file}\0".encode())

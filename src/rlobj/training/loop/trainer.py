@@ -23,6 +23,7 @@ from rlobj.base.progress import waiting
 from rlobj.base.seeds import seed_generators
 from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
+from rlobj.data.problems import fingerprint
 from rlobj.evaluation import sample_and_grade
 from rlobj.evaluation.summary import ProblemCounts, summarise_counts
 from rlobj.insight.diagnosis import Finding, Watch
@@ -36,7 +37,12 @@ from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.recorder import Recorder
 from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.samples import write_samples
-from rlobj.runs.sessions import REWARD_FILE
+from rlobj.runs.sessions import (
+    HELD_OUT_PROBLEMS,
+    OBJECTIVE_FILE,
+    REWARD_FILE,
+    TRAINING_PROBLEMS,
+)
 from rlobj.samplers import Response, Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.types import WeightsLost
 from rlobj.settings.resuming import changed, code_digest, recorded
@@ -89,7 +95,7 @@ class Trainer:
         saved_at: `time.monotonic()` when it was written, or when the steps of this session began.
         begun: findings of the last step that the step before did not have; on the first rank.
         position: of the stream, after the rollout of the last step done.
-        code: digest of the files of rewards, columns, environments and tools; see `code_digest`.
+        digests: of code and problems, by the names of their changes.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
         probes: sequences that show whether the sampler follows the policy.
@@ -122,7 +128,7 @@ class Trainer:
         collector = Collector(
             config, self.policy, self.sampler, self.grader, self.stream, comm, self.conversations
         )
-        self.position, self.code = self.stream.state(), code_digest(settings_of(config))
+        self.position, self.digests = self.stream.state(), self._digests(settings_of(config))
         self.pipeline = Pipeline(collector, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         self.synchronizer = Synchronizer(
@@ -139,6 +145,15 @@ class Trainer:
     def comm(self) -> ProcessGroup:
         """The process group."""
         return self.parallel.comm
+
+    def _digests(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Digests of what may be edited before the run is resumed, by the names of such changes."""
+        return {
+            REWARD_FILE: code_digest(settings, "rewards", "columns", "environment"),
+            OBJECTIVE_FILE: code_digest(settings, "objective"),
+            TRAINING_PROBLEMS: fingerprint(self.stream.first(len(self.stream))),
+            HELD_OUT_PROBLEMS: fingerprint(self.test_problems),
+        }
 
     def prepare_folder(
         self, newest: Path | None, resume: bool, stack: ExitStack
@@ -171,8 +186,10 @@ class Trainer:
             elif rank == 0:
                 before = state.settings if state else read_settings(self.run.path)
                 changes = recorded(changed(before, settings))
-                if state and state.code != (code := code_digest(before)):
-                    changes[REWARD_FILE] = (state.code, code)
+                now = self._digests(before)
+                for name, digest in state.digests.items() if state else ():
+                    if now[name] not in (digest, ""):
+                        changes[name] = (digest, now[name])
                 self.run.write_config(self.config)
                 self.run.truncate(learner.steps if newest is not None else -1)
                 for line in self.run.lines():
@@ -424,7 +441,7 @@ class Trainer:
             "strategy": self.parallel.strategy,
             "processes": comm.size,
             "settings": settings_of(self.config),
-            "code": self.code,
+            "digests": self.digests,
         }
         with self.learner.clock.inside("writing"):
             self.recorder.close_file()  # a resumed run deletes the files of later steps
