@@ -64,23 +64,27 @@ def regrade(
             metavar="SECONDS", help="Limit of processor time for one answer (math, math_verify)."
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The new folder. Default: DIRECTORY-KIND."),
+    ] = None,
     trust: options.Trust = False,
 ) -> None:
     """Grade the stored responses again, and list the grades that changed.
 
-    Responses do not change; grades.jsonl, results and page are written again,
-    also before the evaluation is finished.
+    The grades, results and page are in a new folder; the evaluation stays as it is.
     With another reward, this compares the two graders.
 
     [bold]Examples[/bold]
 
     \b  rlobj eval regrade evals/base
       rlobj eval regrade evals/base --reward math_verify
+      rlobj eval compare evals/base evals/base-math_verify
     """
     console, evaluations, screen = _loaded()
     with screen(console, doing="grading ") as callback:
         evaluations.regrade(
-            directory, reward=reward, deadline=deadline, trust=trust, callback=callback
+            directory, reward=reward, deadline=deadline, out=out, trust=trust, callback=callback
         )
 
 

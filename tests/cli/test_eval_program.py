@@ -127,10 +127,11 @@ def test_stored_responses_are_shown_regraded_and_compared(policy, problems, tmp_
     here(*words(policy, problems, two, "--limit", "20", "--seed", "1"))
     before = lines(one, "grades.jsonl")
     assert "160 responses graded again" in here("eval", "regrade", one, "--reward", "math")
-    after = lines(one, "grades.jsonl")
+    after = lines(tmp_path / "one-math", "grades.jsonl")
     assert {row["reason"] for row in after} != {row["reason"] for row in before}
-    here("eval", "regrade", one, "--reward", "exact")
-    again = lines(one, "grades.jsonl")
+    assert "percent of right" in here("eval", "compare", one, tmp_path / "one-math").lower()
+    here("eval", "regrade", tmp_path / "one-math", "--reward", "exact", "--out", tmp_path / "back")
+    again = lines(tmp_path / "back", "grades.jsonl")
     assert sorted(map(str, again)) == sorted(map(str, before))  # in the order of the responses
     assert "avg@n" in here("eval", "show", one)
     page = tmp_path / "compare.md"

@@ -34,8 +34,8 @@ def test_show_only_shows_also_before_the_end(tmp_path: Path) -> None:
     assert "avg@n" in text
     assert "wrote" not in text
     assert {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())} == before
-    printed("eval", "regrade", folder)
-    assert (folder / "report.html").exists()
+    assert "wrote results.json" in printed("eval", "regrade", folder)
+    assert (tmp_path / "a-exact" / "report.html").exists()
 
 
 def test_what_another_reward_changes_stands_above_the_results(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_what_another_reward_changes_stands_above_the_results(tmp_path: Path) ->
     rows = [line.split() for line in text.splitlines()]
     assert ["right", "to", "wrong", "1"] in rows
     assert ["wrong", "to", "right", "1"] in rows
-    assert f"wrote {tmp_path / 'a' / 'regraded' / 'exact-to-math.json'}" in text
+    assert f"report.html to {tmp_path / 'a-math'}" in text
 
 
 def test_what_is_missing_stands_above_the_results(tmp_path: Path) -> None:

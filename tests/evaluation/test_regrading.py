@@ -32,13 +32,25 @@ class Notes(EvaluationCallback):
         self.text += text + "\n"
 
 
-def test_another_reward_replaces_the_grades_and_is_compared_with_the_one_before(tmp_path: Path):
+def files(folder: Path) -> dict[str, bytes]:
+    """The content of the files of a folder."""
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_another_reward_grades_into_a_new_folder_and_is_compared_with_the_first(
+    tmp_path: Path,
+):
     out = tmp_path / "out"
     stored(out, ROWS, "math")
-    grades = (out / "grades.jsonl").read_bytes()
+    before = files(out)
     again = regrade(out, reward="math_verify")
-    assert again.accuracy == 0.5
+    assert files(out) == before
+    assert again.path == tmp_path / "out-math_verify"
+    assert again.accuracy == summarise_folder(again.path).accuracy == 0.5
     assert again.settings["benchmarks"]["r"]["reward"]["kind"] == "math_verify"
+    assert again.settings["sessions"][-1]["from"] == str(out)
+    for name in ("samples.jsonl", "problems.jsonl"):
+        assert (again.path / name).read_bytes() == before[name]
     regrading = again.regrading
     found = [(x.key, x.gold, x.before.correct, x.after.correct) for x in regrading.changes]
     assert found == [
@@ -57,31 +69,59 @@ def test_another_reward_replaces_the_grades_and_is_compared_with_the_one_before(
     assert lines[0] == "6 responses graded again, 2 grades changed"
     assert {"| reward before | math |", "| reward after | math\\_verify |"} <= {*lines}
     assert "| r 12 | 0 | 12 | 12 | wrong (no answer) | right (math-verify) |" in lines
-    assert regrading.path == out / "regraded" / "math-to-math_verify.json"
-    kept = json.loads(regrading.path.read_text(encoding="utf-8"))
-    assert kept["versions"]["math-verify"]
-    assert kept["benchmarks"]["r"]["reward_before"]["kind"] == "math"
-    assert [change["before"]["answer"] for change in kept["changes"]] == [
-        "4.5 \\times 10^{33}",
-        None,
-    ]
-    back = regrade(out, reward="math")
-    assert (out / "grades.jsonl").read_bytes() == grades
+    changes = compare(out, again.path).benchmarks[0].changes
+    assert {change.id: change.difference for change in changes} == {"4.5e33": 0.5, "12": -0.5}
+    back = regrade(again.path, reward="math", out=tmp_path / "back")
+    assert (tmp_path / "back" / "grades.jsonl").read_bytes() == before["grades.jsonl"]
     assert len(back.regrading.changes) == 2
     assert regrade(out).regrading.changes == ()
 
 
-def test_going_back_to_a_reward_takes_the_settings_that_it_had(tmp_path: Path):
+def test_each_regrading_has_a_folder_of_its_own(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, SUMS)
+    (tmp_path / "mine.py").write_text(
+        "def one(response, answer, **row): return 1.0\n"
+        "def none(response, answer, **row): return 0.0\n"
+    )
+    one, none = (regrade(out, reward=f"{tmp_path / 'mine.py'}:{name}") for name in ("one", "none"))
+    assert [one.path.name, none.path.name] == ["out-custom", "out-custom-2"]
+    assert [summarise_folder(one.path).reward, summarise_folder(none.path).reward] == [1.0, 0.0]
+    with pytest.raises(ConfigError, match="out-custom has an evaluation already"):
+        regrade(out, out=one.path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(ConfigError, match="has files, but is not an evaluation"):
+        regrade(out, out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("at", ["write_problems", "add", "grade", "write_settings"])
+def test_a_killed_regrading_leaves_no_half_of_an_evaluation(tmp_path: Path, monkeypatch, at: str):
+    out, target = tmp_path / "out", tmp_path / "out-math"
+    stored(out, SUMS)
+    before = files(out)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        real = getattr(Samples, at)
+        patched.setattr(Samples, at, lambda s, *a: killed() if s.path == target else real(s, *a))
+        with pytest.raises(KeyboardInterrupt):
+            regrade(out, reward="math")
+    assert files(out) == before
+    with pytest.raises(ConfigError, match="is not an evaluation"):
+        summarise_folder(target)
+    assert regrade(out, reward="math").path == tmp_path / "out-math-2"
+
+
+def test_a_reward_of_the_same_kind_keeps_its_other_settings(tmp_path: Path):
     out = tmp_path / "out"
     stored(out, {"5": ["2+3=5#5"], "7": ["5#5"]}, {"kind": "exact", "after": "#"})
-    grades = (out / "grades.jsonl").read_bytes()
-    settings = json.loads((out / "settings.json").read_text())["benchmarks"]
-    assert regrade(out, reward="math_verify").settings["benchmarks"] != settings
-    regrade(out, reward="math", deadline=2.0)
     assert regrade(out, reward="exact").accuracy == 0.5
-    assert (out / "grades.jsonl").read_bytes() == grades
-    assert json.loads((out / "settings.json").read_text())["benchmarks"] == settings
-    assert regrade(out, reward="math").settings["benchmarks"]["r"]["reward"]["deadline"] == 2.0
+    again = regrade(out, reward="math", deadline=2.0)
+    assert again.settings["benchmarks"]["r"]["reward"]["deadline"] == 2.0
+    assert regrade(again.path, reward="math").settings["benchmarks"] == again.settings["benchmarks"]
 
 
 def settings_with(folder: Path, **changes: Any) -> None:
@@ -94,9 +134,6 @@ def test_a_server_of_a_shared_folder_gets_no_key_without_trust(tmp_path: Path):
     out = tmp_path / "out"
     stored(out, SUMS)
     reward = {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:1"}
-    settings_with(out, sessions=[{"rewards_before": {"r": reward}}])
-    with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
-        regrade(out, reward="reward_model")
     settings_with(out, benchmarks={"r": {"reward": reward}})
     with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
         regrade(out)
@@ -107,8 +144,6 @@ def test_a_server_of_a_shared_folder_gets_no_key_without_trust(tmp_path: Path):
     [
         {"sessions": "text"},
         {"sessions": [1]},
-        {"sessions": [{"rewards_before": None}]},
-        {"sessions": [{"rewards_before": {"r": "exact"}}]},
         {"benchmarks": []},
         {"benchmarks": {"r": {"reward": {}}}},
     ],
@@ -152,10 +187,11 @@ def test_a_reward_that_does_not_say_what_is_right_is_compared_by_its_mean(
 def test_a_gold_that_cannot_be_read_changes_nothing_in_the_folder(tmp_path: Path):
     out = tmp_path / "out"
     stored(out, {"5": ["5"], "}": ["5"]})
-    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    before = files(out)
     with pytest.raises(DataError, match=r"cannot read 1 of 2 gold answers: '}' of '}'"):
         regrade(out, reward="math_verify")
-    assert {file: file.read_bytes() for file in out.iterdir() if file.is_file()} == before
+    assert files(out) == before
+    assert [folder.name for folder in tmp_path.iterdir()] == ["out"]
 
 
 # The version of the verifier.
@@ -190,8 +226,8 @@ def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_pat
     assert f"(0123456789) than the present one ({verifier_version()})" in notes.text
     assert f"rlobj eval regrade {out}" in notes.text
     assert [grade.verifier for grade in Samples.open(out).grades.values()] == ["0123456789"] * 3
-    regrade(out)
-    assert json.loads((out / "results.json").read_text())["settings"]["verifier"] != "0123456789"
+    again = json.loads((regrade(out).path / "results.json").read_text())
+    assert again["settings"]["verifier"] == verifier_version()
 
 
 def test_compare_warns_of_different_versions_of_the_verifier(tmp_path: Path):
@@ -205,7 +241,7 @@ def test_compare_warns_of_different_versions_of_the_verifier(tmp_path: Path):
     assert "rlobj eval regrade" in text
 
 
-def test_a_killed_process_does_not_bring_old_grades_back(tmp_path: Path):
+def test_what_other_processes_left_is_graded_again_too(tmp_path: Path):
     out = tmp_path / "out"
     stored(out, SUMS)
     for kind in ("samples", "grades"):
@@ -214,7 +250,7 @@ def test_a_killed_process_does_not_bring_old_grades_back(tmp_path: Path):
         file.write_text(first)
         text = "".join(others).replace('"correct": true', '"correct": false')
         (out / f"{kind}.1.jsonl").write_text(text)
-    expected: list[Any] = regrade(out).rows
-    assert [grade.correct for grade in Samples.open(out).grades.values()] == [True, False, True]
-    assert summarise_folder(out).rows == expected
-    assert len(expected) == 2
+    again = regrade(out)
+    grades = Samples.open(again.path).grades
+    assert [key[1:] for key, grade in grades.items() if grade.correct] == [("4", 0), ("2", 0)]
+    assert len(summarise_folder(again.path).rows) == 2

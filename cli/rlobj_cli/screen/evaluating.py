@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.paths import nearby
 from rlobj.evaluation import EvaluationResult
 from rlobj.evaluation.progress import EvaluationProgress
 from rlobj.reporting.terminal import show_markdown
@@ -36,8 +35,6 @@ class EvaluationScreen(EvaluationProgress):
         self._shown.close()
         if result.regrading is not None:
             show_markdown(self.console, result.regrading.to_markdown())
-            where = f"wrote {nearby(result.regrading.path)}"
-            self.console.print(Text(where), soft_wrap=True)
         if result.unfinished:
             self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         show_markdown(self.console, result.to_markdown())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -18,7 +17,7 @@ from rlobj.reporting import visible
 from rlobj.reporting.markdown import markdown_table
 from rlobj.rewards import Graded
 from rlobj.rewards.kinds import WORDS
-from rlobj.runs.evaluation_samples import Key, grade_line
+from rlobj.runs.evaluation_samples import Key
 
 SHOWN = 20
 """Changed grades in a table."""
@@ -94,27 +93,11 @@ class Regrading:
         responses: number of responses that were graded.
         benchmarks: by name, of the responses that had a grade before.
         changes: the responses whose verdict changed.
-        path: the file that holds all of this.
     """
 
     responses: int
     benchmarks: Mapping[str, RegradedBenchmark]
     changes: tuple[GradeChange, ...] = field(repr=False)
-    path: Path
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as in the file."""
-        return {
-            "benchmarks": {name: asdict(benchmark) for name, benchmark in self.benchmarks.items()},
-            "changes": [
-                {
-                    "gold": change.gold,
-                    "before": grade_line(change.key, change.before),
-                    "after": grade_line(change.key, change.after),
-                }
-                for change in self.changes
-            ],
-        }
 
     def to_markdown(self) -> str:
         """The numbers before and after, and the first changes."""

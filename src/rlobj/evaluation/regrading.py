@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.paths import there
 from rlobj.base.showing import shown
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -32,81 +33,82 @@ def regrade(
     *,
     reward: str | None = None,
     deadline: float | None = None,
+    out: Path | str | None = None,
     trust: bool = False,
     progress: bool = True,
     callback: EvaluationCallback | None = None,
 ) -> EvaluationResult:
-    """Grade the stored responses of an evaluation again; its grades and results are replaced.
+    """Grade the stored responses of an evaluation again, into a new folder.
 
-    The result's `regrading` compares the grades before and after. DIR/regraded/BEFORE-to-AFTER.json
-    has them, with the settings of the reward before, so that nothing is lost.
+    The evaluation stays as it is. The result's `regrading` compares the grades of both.
 
     Args:
         path: folder of the evaluation.
         reward: a kind, such as "math", "math_verify" or "exact", or "file.py:function"; None = as
-            before. Going back to an earlier reward takes the settings that it had.
+            before.
         deadline: seconds of processor time for one answer (math, math_verify); None = as before.
+        out: the new folder; None = the evaluation's name with the reward's kind behind it.
         trust: import the code that the reward of the folder is.
         progress: show the progress on stderr. Without effect beside a callback.
         callback: receives the events.
 
     Raises:
         ConfigError: no evaluation there, no responses, another type of reward, settings that the
-            reward does not have, or code without `trust`.
+            reward does not have, a new folder that is in use, or code without `trust`.
         DataError: a gold answer that math-verify cannot read.
     """
     if not isinstance(reward, str | None):
         raise ConfigError(f"reward is {shown(reward)}; expected a kind or 'file.py:function'")
-    Samples.open(path)  # an error, before the folder is locked
-    samples = Samples(path)
-    with followed(callback, progress, "grading ") as callback, samples.locked():
-        samples.read(repair=True)  # files of killed processes would bring old grades back
-        settings, problems = samples.settings(), samples.problems()
-        again, rewards, home = Samples(), dict[str, Any](), Path.cwd()
-        again.responses = samples.responses
-        for name, recorded in settings["benchmarks"].items():
-            earlier = [recorded["reward"], *_rewards_before(settings, name)]
-            changed = _changed(earlier, reward, deadline)
-            if not trust:
-                named = {} if reward is None else {"rewards": reward_settings(reward)}
-                require_trust(path, {"rewards": changed.model_dump(mode="json")}, named)
-            _grade(changed.seen_from(home), name, problems.get(name, []), again, callback)
-            rewards[name] = changed.recorded()
-        regrading = _compare(samples, again, settings["benchmarks"], rewards)
-        regrading.path.parent.mkdir(exist_ok=True)
-        text = json.dumps({**session("regraded"), **regrading.to_dict()}, indent=1) + "\n"
-        samples.write(f"regraded/{regrading.path.name}", text)
-        samples.rewrite_grades(again.grades)
-        benchmarks = settings["benchmarks"]
-        before = {name: recorded["reward"] for name, recorded in benchmarks.items()}
-        regraded = {**session("regraded"), "rewards_before": before}
-        settings.setdefault("sessions", []).append(regraded)
-        for name, recorded in benchmarks.items():
-            recorded["reward"] = rewards[name]
-        samples.write_settings(settings)
-        return publish(samples, callback, regrading)
+    samples = Samples.open(path)
+    settings, problems = samples.settings(), samples.problems()
+    benchmarks, again = settings["benchmarks"], Samples()
+    again.responses, rewards = samples.responses, dict[str, Reward]()
+    for name, recorded in benchmarks.items():
+        rewards[name] = _changed(recorded["reward"], reward, deadline)
+        if not trust:
+            named = {} if reward is None else {"rewards": reward_settings(reward)}
+            require_trust(path, {"rewards": rewards[name].model_dump(mode="json")}, named)
+    assert samples.path is not None
+    target = Samples(_new_folder(samples.path, rewards.values()) if out is None else out)
+    target.require_new()
+    with followed(callback, progress, "grading ") as callback:
+        for name, changed in rewards.items():
+            grader = changed.seen_from(Path.cwd())
+            _grade(grader, name, problems.get(name, []), again, callback)
+        regrading = _compare(samples, again, benchmarks, rewards)
+        recorded = {
+            name: {**benchmark, "reward": rewards[name].recorded()}
+            for name, benchmark in benchmarks.items()
+        }
+        sessions = [*settings.get("sessions", []), {**session("regraded"), "from": str(path)}]
+        with target.locked():
+            target.require_new()
+            target.write_problems(problems)
+            target.add(samples.responses)
+            target.grade(again.grades)
+            # The folder is an evaluation from here on, and not if this process is killed before.
+            target.write_settings({**settings, "benchmarks": recorded, "sessions": sessions})
+            return publish(target, callback, regrading)
 
 
-def _rewards_before(settings: Mapping[str, Any], benchmark: str) -> Iterator[Mapping[str, Any]]:
-    """The rewards that graded a benchmark before it was graded again, the newest first."""
-    for recorded in reversed(settings.get("sessions", [])):
-        if (reward := recorded.get("rewards_before", {}).get(benchmark)) is not None:
-            yield reward
+def _new_folder(path: Path, rewards: Iterable[Reward]) -> Path:
+    """A name that is free, such as base-math_verify or base-math_verify-2."""
+    kinds = dict.fromkeys(str(reward.recorded()["kind"]) for reward in rewards)
+    folder = path.with_name(f"{path.name}-{'-'.join(kinds)}")
+    numbered = (folder.with_name(f"{folder.name}-{i}") for i in count(2))
+    return next(path for path in chain([folder], numbered) if not there(path))
 
 
-def _changed(
-    earlier: Sequence[Mapping[str, Any]], reward: str | None, deadline: float | None
-) -> Reward:
+def _changed(recorded: Mapping[str, Any], reward: str | None, deadline: float | None) -> Reward:
     """The reward that grades now.
 
     Args:
-        earlier: settings of the rewards that graded before, the newest first. The newest one of
-            the same kind keeps its other settings, so that going back gives the grades before.
-        reward: a kind or the path of a function; None = the newest.
+        recorded: settings of the reward that graded before; one of the same kind keeps them.
+        reward: a kind or the path of a function; None = the one before.
         deadline: in seconds, for a reward that has one; None = its own.
     """
-    named = dict(earlier[0] if reward is None else reward_settings(reward))
-    settings = next((dict(used) for used in earlier if used.items() >= named.items()), named)
+    settings = dict(recorded) if reward is None else reward_settings(reward)
+    settings = dict(recorded) if recorded.items() >= settings.items() else settings
     kind = Reward.registry.get(settings["kind"])
     if deadline is not None and (kind is None or "deadline" in kind.model_fields):
         settings["deadline"] = deadline
@@ -132,7 +134,7 @@ def _compare(
     before: Samples,
     after: Samples,
     benchmarks: Mapping[str, Mapping[str, Any]],
-    rewards: Mapping[str, Mapping[str, Any]],
+    rewards: Mapping[str, Reward],
 ) -> Regrading:
     """Compare the grades of the responses that have one on both sides."""
     problems = before.problems()
@@ -149,13 +151,6 @@ def _compare(
         of_name = problems.get(name, ())
         first, second = (GradedBenchmark.of(before, name, of_name, grades) for grades in (old, new))
         if first.problems:
-            regraded[name] = RegradedBenchmark.of(first, second, settings["reward"], rewards[name])
-    rewards_before = [settings["reward"] for settings in benchmarks.values()]
-    kinds = [_kinds(rewards_before), _kinds(rewards.values())]
-    assert before.path is not None
-    path = before.path / "regraded" / f"{'-to-'.join(kinds)}.json"
-    return Regrading(len(after.grades), regraded, tuple(changes), path)
-
-
-def _kinds(rewards: Iterable[Mapping[str, Any]]) -> str:
-    return "+".join(dict.fromkeys(reward["kind"] for reward in rewards))
+            now = rewards[name].recorded()
+            regraded[name] = RegradedBenchmark.of(first, second, settings["reward"], now)
+    return Regrading(len(after.grades), regraded, tuple(changes))

@@ -119,9 +119,7 @@ class EvaluationResult:
             if "started" in session:
                 about |= {**session, "started": about.get("started", session["started"])}
             else:
-                about["graded again"] = {
-                    name: fact for name, fact in session.items() if name != "rewards_before"
-                }
+                about["graded again"] = session
         return about | ({"unfinished": self.unfinished} if self.unfinished else {})
 
     def to_dict(self) -> dict[str, Any]:

@@ -119,6 +119,17 @@ class Samples:
                 Argument("out", "DIR"),
             )
 
+    def require_new(self) -> None:
+        """Refuse a folder that has any files.
+
+        Raises:
+            ConfigError: it has.
+        """
+        self.require_free()
+        if self.path is not None and there(self.path / SETTINGS_FILE):
+            choose = "Choose another folder with ", Argument("out", "DIR")
+            raise ConfigError(f"{self.path} has an evaluation already. ", *choose)
+
     # Settings and problems.
 
     def settings(self) -> dict[str, Any]:
@@ -260,11 +271,6 @@ class Samples:
         self._append(GRADES_FILE, (grade_line(key, grade) for key, grade in grades.items()))
         self.grades.update(grades)
 
-    def rewrite_grades(self, grades: Mapping[Key, Graded]) -> None:
-        """Replace all grades at once."""
-        self.write(GRADES_FILE, "".join(_line(grade_line(k, g)) for k, g in grades.items()))
-        self.grades = dict(grades)
-
     def write(self, name: str, text: str) -> None:
         """Write a whole file, or keep the old one if that fails; nothing in memory.
 
@@ -358,15 +364,11 @@ def grade_line(key: Key, grade: Graded) -> dict[str, Any]:
 
 
 def _well_formed(settings: Mapping[str, Any]) -> bool:
-    """Whether benchmarks and sessions have the rewards that they need; others wrote the file."""
+    """Whether benchmarks have the rewards that they need; others wrote the file."""
     benchmarks, sessions = settings["benchmarks"], settings.get("sessions", [])
     if not isinstance(benchmarks, dict) or not isinstance(sessions, list):
         return False
     if not all(isinstance(part, dict) for part in [*benchmarks.values(), *sessions]):
         return False
-    before = [session.get("rewards_before", {}) for session in sessions]
-    if not all(isinstance(rewards, dict) for rewards in before):
-        return False
     rewards = [benchmark.get("reward") for benchmark in benchmarks.values()]
-    rewards += [reward for by_name in before for reward in by_name.values()]
     return all(isinstance(reward, dict) and "kind" in reward for reward in rewards)
