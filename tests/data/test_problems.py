@@ -210,6 +210,35 @@ def test_test_source_has_priority_and_can_have_other_columns(tmp_path):
     assert len(load(train, **fields)) == 50
 
 
+@pytest.mark.parametrize(
+    ("files", "train", "test"),
+    [
+        (["train_test_split/train", "train_test_split/test"], [0], [1]),
+        (["ds/test/train", "ds/test/test"], [0], [1]),
+        (["problems", "testing"], None, [1]),
+        (["train", "testset-2024"], [0], [1]),
+        ([".ipynb_checkpoints/train-checkpoint", "train", "test"], [1], [2]),
+        ([".test", "a"], [1], None),
+        (["training/part-1", "training/part-2", "Tests/part-1"], [0, 1], [2]),
+        (["train/tests/a", "test/train/b"], [1], [0]),
+        (["train-and-test", "more"], [0, 1], None),
+        (["my-test-of-reading/a", "my-test-of-reading/train-b"], [1], [0]),
+    ],
+    ids=str,
+)
+def test_the_name_of_a_file_decides_on_its_split_before_its_folders(tmp_path, files, train, test):
+    for answer, file in enumerate(files):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        row = {"question": f"{file}?", "answer": answer}
+        write_lines(tmp_path / f"{file}.jsonl", [row])
+    for split, expected in (("train", train), ("test", test)):
+        if expected is None:
+            with pytest.raises(DataError, match=f"no file with '{split}'"):
+                load(tmp_path, split)
+        else:
+            assert sorted(int(problem.answer) for problem in load(tmp_path, split)) == expected
+
+
 def test_folder_is_split_by_file_names(tmp_path):
     """A folder that is named like a file is one, too, and files without a split are training."""
     (tmp_path / "data").mkdir()

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 EXAMPLE = '{"problem": "2+2?", "answer": "4"}'
 _MOST = 1 << 26
 """Characters of the longest line."""
-SPLIT_WORDS = {"train", "training", "test", "eval", "validation", "valid", "val", "dev"}
-"""Words in file names that name a split."""
+_SPLITS = re.compile(r"(train|test|eval|validation|valid|val|dev)(ing|s|set|data|uation)?[0-9]*")
+"""Words that name a split: the first group."""
 
 
 def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[Row]:
@@ -59,10 +59,11 @@ def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator
 
 
 def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
-    """Return the files of a split: those with its name as a word of their path in the folder.
+    """Return the files of a split: those that name it, or whose folder does; see `split_of`.
 
     Args:
-        folder: searched with its subfolders; a file is returned as it is.
+        folder: searched with its subfolders, but for names that begin with a dot; a file is
+            returned as it is.
         split: train, test, ...
         fallback: return all files if no file names a split.
 
@@ -71,13 +72,20 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
     """
     if not folder.is_dir():  # a file; `read_file` refuses a pipe or a device
         return [folder]
-    paths = (path for path in folder.rglob("*") if path.suffix in SUFFIXES)
-    files = sorted(path for path in paths if not path.is_dir())
-    words = {
-        path: set(re.split(r"[^a-z0-9]+", str(path.relative_to(folder)).lower())) for path in files
-    }
-    chosen = [path for path in files if split.lower() in words[path]]
-    if not chosen and fallback and not any(words[path] & SPLIT_WORDS for path in files):
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix in SUFFIXES and not path.is_dir()
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    wanted = split.lower()
+    known = _SPLITS.fullmatch(wanted)
+    split_by_file = {path: split_of(path.relative_to(folder)) for path in files}
+    if known:
+        chosen = [path for path in files if split_by_file[path] == known[1]]
+    else:
+        chosen = [path for path in files if wanted in _words(str(path.relative_to(folder)))]
+    if not chosen and fallback and not any(split_by_file.values()):
         chosen = files
     if chosen:
         return chosen
@@ -90,6 +98,26 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         f"{folder}: no file with '{split}' in its name. The files are: {names}. Name one of "
         "them in data.source (or data.test)."
     )
+
+
+def split_of(path: Path) -> str:
+    """The split that a file names, else its innermost folder that names one; "" = there is none.
+
+    A name with the words of two splits names none.
+
+    Example:
+        >>> [split_of(Path(path)) for path in ("train_test/testing.csv", "val/1.csv", "1.csv")]
+        ['test', 'val', '']
+    """
+    for name in (path.stem, *reversed(path.parent.parts)):
+        named = {match[1] for word in _words(name) if (match := _SPLITS.fullmatch(word))}
+        if len(named) == 1:
+            return named.pop()
+    return ""
+
+
+def _words(text: str) -> list[str]:
+    return re.split(r"[^a-z0-9]+", text.lower())
 
 
 def local_copy(folder: Path | None, name: str) -> Path | None:
