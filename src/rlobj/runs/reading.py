@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow
-from pyarrow import parquet, types
+from pyarrow import types
 
-from rlobj.base.arrow import pc
+from rlobj.base.arrow import DAMAGED, pc, read_parquet, read_schema
 from rlobj.base.errors import ConfigError, Message, Setting, counted, nearest, reported
 from rlobj.base.files import a_file, parse_json
 from rlobj.base.paths import step_of, there
@@ -103,11 +103,13 @@ class Record:
         """
         from pyarrow import dataset  # which imports pandas
 
+        checked = dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+        parquet_format = dataset.ParquetFileFormat(default_fragment_scan_options=checked)
         names = list(COLUMNS if columns is None else columns)
         for file, schema in self._schemas.items():
             _check_columns(str(file), schema, names)
         files = [str(file) for file in self._schemas]
-        return dataset.dataset(files, schema=SCHEMA, format="parquet")
+        return dataset.dataset(files, schema=SCHEMA, format=parquet_format)
 
     def rows(
         self,
@@ -177,7 +179,7 @@ def sound(run: Path | str) -> Iterator[None]:
     """Turn errors of pyarrow in the block, which reads records or tables, into a ConfigError."""
     advice = ". A file is damaged, or of another kind" + _AGAIN
     what = f"the tables of {run} cannot be read"
-    with reported(ConfigError, what, pyarrow.ArrowException, OSError, advice=advice):
+    with reported(ConfigError, what, *DAMAGED, advice=advice):
         yield
 
 
@@ -272,8 +274,8 @@ def why_no_rows(run: Path) -> Message:
 def _checked_schema(file: Path) -> Any:
     """The schema of a file that is neither damaged nor of another version."""
     what = f"{file} is not a whole Parquet file"
-    with reported(ConfigError, what, pyarrow.ArrowInvalid, OSError, advice=_AGAIN):
-        schema = parquet.read_schema(a_file(file))
+    with reported(ConfigError, what, *DAMAGED, advice=_AGAIN):
+        schema = read_schema(a_file(file))
     versions = {(schema.metadata or {}).get(VERSION_KEY.encode(), b"").decode(errors="replace")}
     if versions == {""}:  # another program has written it
         if "schema_version" not in schema.names:
@@ -281,7 +283,7 @@ def _checked_schema(file: Path) -> Any:
                 f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}. Expected "
                 f"it, or a column schema_version, with {SCHEMA_VERSION}"
             )
-        column = parquet.read_table(file, columns=["schema_version"])["schema_version"]
+        column = read_parquet(file, columns=["schema_version"])["schema_version"]
         versions = {str(version).removesuffix(".0") for version in column.unique().to_pylist()}
     if versions - {str(SCHEMA_VERSION)}:
         raise ConfigError(

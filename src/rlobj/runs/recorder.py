@@ -20,10 +20,9 @@ from typing import Any
 
 import pyarrow
 import torch
-from pyarrow import parquet
 from torch import Tensor
 
-from rlobj.base.arrow import write_parquet
+from rlobj.base.arrow import read_parquet, write_parquet
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import Comm, hash_keys
 from rlobj.ranks import together
@@ -199,7 +198,7 @@ class Recorder:
 
     def _thin(self, path: Path) -> int:
         """Thin a written file, and return how many rows it still has."""
-        table, halvings = parquet.read_table(path), self.state["halvings"]
+        table, halvings = read_parquet(path), self.state["halvings"]
         design = Design.read(table.schema) or Design(halvings - 1, self._comm.size, None)
         if design.halvings >= halvings:  # written before the run was resumed
             return len(table)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
-from pyarrow import parquet
 
-from rlobj.base.arrow import write_parquet
+from rlobj.base.arrow import read_parquet, read_schema, write_parquet
 from rlobj.base.files import a_file
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
@@ -87,6 +86,6 @@ def read_samples(file: Path, columns: Sequence[str] | None = None, where: Any = 
     Raises:
         OSError, pyarrow.ArrowException: it is not there, or damaged.
     """
-    names = parquet.read_schema(a_file(file)).names
+    names = read_schema(a_file(file)).names
     columns = [name for name in columns or names if name in names or name not in OPTIONAL]
-    return parquet.read_table(file, columns=columns, filters=where)
+    return read_parquet(file, columns=columns, filters=where)

@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow
 import torch
 from numpy.typing import NDArray
-from pyarrow import parquet
 
-from rlobj.base.arrow import pc, write_parquet
+from rlobj.base.arrow import DAMAGED, pc, read_parquet, write_parquet
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json
 from rlobj.base.interleaved import Interleaved
@@ -168,9 +167,9 @@ def read_tables(
             written = parse_json(schema.metadata[_UPDATES])
             if written["rank"] == 0:
                 yield from _read_step(path, written, trust)
-        except (ConfigError, pyarrow.ArrowException):
+        except ConfigError:
             raise
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, *DAMAGED) as error:
             raise ConfigError(
                 f"{path} is no full table, or it is damaged: {type(error).__name__}: {error}"
             ) from error
@@ -185,7 +184,7 @@ def _read_step(first: Path, written: Mapping[str, Any], trust: bool) -> Iterator
             raise ConfigError(
                 f"{path} is missing: the tables of this step were written by {ranks} processes"
             )
-    tables = [parquet.read_table(path) for path in paths]
+    tables = [read_parquet(path) for path in paths]
     for described in written["updates"]:
         number = described["update"]
         chosen = [table.filter(pc.equal(table["update"], number)) for table in tables]

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow
-from pyarrow import parquet
 
-from rlobj.base.arrow import pc
+from rlobj.base.arrow import pc, read_parquet
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file
 from rlobj.base.paths import step_of
@@ -143,7 +142,7 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
         count = 0
         damaged = (pyarrow.ArrowException, OSError, KeyError)  # `read_tables` says what is wrong
         with contextlib.suppress(*damaged):
-            tokens = parquet.read_table(a_file(path), columns=["tokens"])["tokens"]
+            tokens = read_parquet(a_file(path), columns=["tokens"])["tokens"]
             count = pc.sum(pc.list_value_length(tokens)).as_py() or 0
         sizes[step_of(path)] = sizes.get(step_of(path), 0) + count
     return sorted(sizes.items(), reverse=True)
