@@ -91,6 +91,13 @@ def test_the_folder_has_the_weights_and_the_tokens_of_the_file(empty_cache, tmp_
     assert tokenizer("12 1<|im_end|>").input_ids == [*map(TOKENS.index, ("12", "Ġ1")), 2]
 
 
+def empty_model(folder: Path) -> None:
+    """Files that a model folder has, without content."""
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).touch()
+
+
 def test_a_file_is_converted_once_and_processes_wait_for_each_other(
     empty_cache, tmp_path, monkeypatch, caplog
 ):
@@ -99,7 +106,7 @@ def test_a_file_is_converted_once_and_processes_wait_for_each_other(
 
     def make(file: Path, folder: Path) -> None:
         made.append(file)
-        folder.mkdir()
+        empty_model(folder)
         begun.set()
         waiting.join(1)  # as long as it would need if it did not wait
 
@@ -124,8 +131,31 @@ def test_a_file_is_converted_once_and_processes_wait_for_each_other(
     assert len({*folders}) == 2
 
 
+@pytest.mark.parametrize("harm", ["a bit", "a file", "all files", "the manifest"])
+def test_a_damaged_folder_is_made_again(empty_cache, tmp_path, caplog, harm):
+    save_gguf(tmp_path / "m.gguf")
+    folder = Path(dense_folder(str(tmp_path / "m.gguf")))
+    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
+    if harm == "a bit":
+        flipped = bytearray(whole["model.safetensors"])
+        flipped[-2] ^= 64  # of an exponent
+        (folder / "model.safetensors").write_bytes(flipped)
+    elif harm == "all files":
+        shutil.rmtree(folder)
+        folder.mkdir()
+    else:
+        name = "tokenizer_config.json" if harm == "a file" else "gguf-manifest"
+        (folder / name).unlink()
+    assert dense_folder(str(tmp_path / "m.gguf")) == str(folder)
+    assert f"{folder} is damaged" in caplog.text
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
+    caplog.clear()
+    assert dense_folder(str(tmp_path / "m.gguf")) == str(folder)
+    assert not caplog.text
+
+
 def test_a_long_name_and_a_cache_that_cannot_be_written(empty_cache, tmp_path, monkeypatch):
-    monkeypatch.setattr(gguf_files, "_make_dense", lambda file, folder: folder.mkdir())
+    monkeypatch.setattr(gguf_files, "_make_dense", lambda file, folder: empty_model(folder))
     save_gguf(file := tmp_path / f"{'日本語' * 27}.gguf")
     assert Path(dense_folder(str(file))).is_dir()
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/x")

@@ -20,12 +20,15 @@ from rlobj.base.folders import lock_folder
 from rlobj.base.paths import path_of
 from rlobj.base.weights import load_complete
 from rlobj.models.location import is_gguf, require_model
+from rlobj.runs.manifest import damage, write_manifest
 
 logger = logging.getLogger(__name__)
 
 _STORED_AS = "gguf-type"
 """Names the data type of the weights in the GGUF file, such as Q4_1. It is no file of the model,
 so that an evaluation of the folder has the identity of one without it."""
+_MANIFEST = "gguf-manifest"
+"""As in checkpoints; no file of the model either."""
 
 
 _OTHER_DISK = ". Choose a disk with room: XDG_CACHE_HOME=/tmp/cache in the environment"
@@ -36,6 +39,7 @@ def dense_folder(name: str) -> str:
 
     The first use makes it, which takes a minute or more and 4 bytes per parameter on the disk. Its
     name has the digest of the file and the version of transformers. Other processes wait meanwhile.
+    A folder that does not fit its manifest any more is made again.
 
     Raises:
         ConfigError: as `require_model`; transformers cannot read the file.
@@ -51,21 +55,31 @@ def dense_folder(name: str) -> str:
     root = user_cache_path("rlobj", appauthor=False) / "gguf"
     stem = file.stem.encode()[:100].decode(errors="ignore")  # a name has at most 255 bytes
     folder = root / f"{stem}-{model_digest(file)}-{transformers.__version__}"
-    if folder.is_dir():  # it appears when it is complete
+    if _damage(folder) is None:
         return str(folder)
     with reported(RunError, f"cannot write {root}", OSError, advice=_OTHER_DISK):
         root.mkdir(parents=True, exist_ok=True)
     with lock_folder(root, "writing to", wait=True):
-        if not folder.is_dir():
+        if (problem := _damage(folder)) is not None:
+            if folder.is_dir():
+                logger.warning("%s is damaged (%s): it is made again", folder, problem)
+                remove(folder)
             logger.warning("first use of %s: its weights are made dense in %s", file, folder)
             made = root / ".unfinished"
             remove(made)  # of a process that was killed
             try:
                 _make_dense(file.absolute(), made)
+                write_manifest(made, _MANIFEST)
                 settle(made, folder)
             finally:
                 remove(made)
     return str(folder)
+
+
+def _damage(folder: Path) -> str | None:
+    """Describe what is damaged in a folder of the cache; None if nothing is."""
+    required = ("config.json", "*.safetensors", "tokenizer*")
+    return damage(folder, required=required, manifest=_MANIFEST)
 
 
 def stored_as(folder: str) -> dict[str, str]:

@@ -1,15 +1,17 @@
-"""manifest.json of a checkpoint: size in bytes and CRC-32 of every file."""
+"""The manifest of a checkpoint, or of another folder: size in bytes and CRC-32 of every file."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json, read_whole
 
+_NAME = "manifest.json"
 _BLOCK = 1 << 24  # bytes read at a time
 _REQUIRED = ("state.json", "model/config.json", "model/*.safetensors", "optimizer/*", "random/*")
 """What every checkpoint has; without moments AdamW would start anew."""
@@ -17,9 +19,9 @@ _READ: set[tuple[str, int, int, int]] = set()
 """Files that this process has read and found intact: path, time of the last change, size, CRC."""
 
 
-def write_manifest(place: Path) -> None:
+def write_manifest(place: Path, name: str = _NAME) -> None:
     """Write the manifest of the files in a folder."""
-    manifest = place / "manifest.json"
+    manifest = place / name
     files = sorted(file for file in place.rglob("*") if file.is_file() and file != manifest)
     listed = {str(file.relative_to(place)): [file.stat().st_size, _crc(file)] for file in files}
     manifest.write_text(json.dumps(listed, indent=1), encoding="utf-8")
@@ -35,13 +37,22 @@ def require_sound(checkpoint: Path, within: str = "") -> None:
         raise ConfigError(f"{checkpoint} is damaged ({problem}): name another checkpoint")
 
 
-def damage(checkpoint: Path, within: str = "") -> str | None:
-    """Describe the first damaged file of a checkpoint; None if all files are intact."""
+def damage(
+    checkpoint: Path, within: str = "", required: Sequence[str] = _REQUIRED, manifest: str = _NAME
+) -> str | None:
+    """Describe the first damaged file of a checkpoint; None if all files are intact.
+
+    Args:
+        checkpoint: its folder.
+        within: only files in this folder of it.
+        required: patterns of files that there must be.
+        manifest: the name of the manifest.
+    """
     try:
-        listed = parse_json(read_whole(checkpoint / "manifest.json"))
-        for pattern in _REQUIRED:
+        listed = parse_json(read_whole(checkpoint / manifest))
+        for pattern in required:
             if not fnmatch.filter(listed, pattern):
-                return f"manifest.json lists no {pattern}"
+                return f"{manifest} lists no {pattern}"
         for name in fnmatch.filter(listed, f"{within}*"):
             (size, crc), file = listed[name], checkpoint / name
             if not file.is_file():
@@ -52,7 +63,7 @@ def damage(checkpoint: Path, within: str = "") -> str | None:
                 return f"{name} has changed since it was written"
             _READ.add(stamp)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return f"manifest.json: {error}"
+        return f"{manifest}: {error}"
     return None
 
 
