@@ -60,6 +60,28 @@ def test_shape_changes_the_surrogates_advantage_but_not_the_rules() -> None:
     torch.testing.assert_close(flipped.advantages[0], -2 * plan.advantages[0])
 
 
+def test_a_name_that_is_read_twice_is_evaluated_and_described_once() -> None:
+    """Written out, the last name would be 2^31 columns."""
+    let = {"n0": "prob", **{f"n{i}": f"n{i - 1} + n{i - 1}" for i in range(1, 32)}}
+    settings: Any = {"drop": "(n31 > 1e9) & (advantage > 0)", "shape": "advantage * n30 / 1e9"}
+    bomb = Objective(let=let, **settings)
+    plain = Objective(let={"n31": "2147483648 * prob", "n30": "1073741824 * prob"}, **settings)
+    assert torch.equal(bomb(BATCH).loss, plain(BATCH).loss)
+    assert bomb.needs == plain.needs
+    assert len(str(bomb.explain())) < 5000
+    assert len(repr(bomb)) < 5000
+    for update in (bomb, bomb.but(keep="n31 > 0")):
+        found = update.plan([BATCH], clauses=True).clauses
+        assert found is not None
+        assert all(len(clause) < 5000 for _, clause in found.causes)
+    again = Objective(let=let, **settings)
+    assert bomb == again
+    assert hash(bomb.drop_rule) == hash(again.drop_rule)
+    assert bomb != bomb.but(let={**let, "n7": "n6 * 2"})
+    assert bomb.let["n3"].written_out().count("prob") == 8  # type: ignore[attr-defined]
+    assert bomb.let["n31"].written_out() == "n31"  # type: ignore[attr-defined]
+
+
 def test_own_columns_follow_their_responses() -> None:
     columns = {"stage": [5.0, 6, 7, 8], "level": [1, 2, 3]}
     batch = tokens([3, 0, 1], [-1.0, -2.0, -3.0, -4.0], columns=columns)

@@ -31,7 +31,8 @@ class Clauses:
         factor: m·ω, [N]; 0 outside the phase.
         in_phase: the tokens of decided responses in the phase, bool [N].
         codes: the place in `causes`, int16 [N]; −1 = the token was not touched.
-        causes: pairs of effect and clause; `rlobj.parse` reads a clause.
+        causes: pairs of effect and clause; `rlobj.parse` reads a clause without names of `let`,
+            which only very long ones have.
     """
 
     factor: Tensor
@@ -42,8 +43,7 @@ class Clauses:
     def mark(self, effect: str, clause: Expr | str, where: Tensor) -> None:
         """Touch the tokens of `where` [N] that are in the phase and not touched yet."""
         self.codes.masked_fill_(where & self.in_phase & (self.codes < 0), len(self.causes))
-        text = clause if isinstance(clause, str) else str(clause.expanded())
-        self.causes.append((effect, text))
+        self.causes.append((effect, clause if isinstance(clause, str) else clause.written_out()))
 
     def touched(self, effect: str) -> Tensor:
         """The tokens with this effect, bool [N]."""
@@ -124,7 +124,7 @@ def _cases(
         number = number.otherwise
     if passed is not None:
         path = ~passed if path is None else path & ~passed
-    yield str((number if path is None else path).expanded()), where, number
+    yield (number if path is None else path).written_out(), where, number
 
 
 def _switches(frame: Frame, surrogate: Surrogate, where: Tensor) -> Iterator[tuple[Rule, Tensor]]:

@@ -109,7 +109,7 @@ def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> 
             bias = _OWN_MEAN if centred else _OWN
             yield f"each: {_yaml(term.each)} {bias}; use each: leave_one_out"
     shapes = [expression for field, expression in expressions if field == "shape"]
-    for minus, scan in chain.from_iterable(map(_baselines, shapes)):
+    for minus, scan in chain.from_iterable(_baselines(shape, set()) for shape in shapes):
         if not any(node.level == Level.TURN for node in (minus if scan is None else scan).walk()):
             continue
         centred = minus == minus.left - minus.left.mean(by="group_turn")
@@ -121,12 +121,19 @@ def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> 
 
 
 def _baselines(
-    node: Expr, minus: nodes.Arithmetic | None = None, scan: nodes.Scan | None = None
+    node: Expr,
+    seen: set[tuple[int, ...]],
+    minus: nodes.Arithmetic | None = None,
+    scan: nodes.Scan | None = None,
 ) -> Iterator[tuple[nodes.Arithmetic, nodes.Scan | None]]:
     """Differences that subtract a statistic of several responses' rewards from rewards.
 
-    Each with the sum over what follows around the difference or the statistic.
+    Each with the sum over what follows around the difference or the statistic. `seen` has the nodes
+    that were looked at, each with what is around it.
     """
+    if (place := (id(node), id(minus), id(scan))) in seen:
+        return
+    seen.add(place)
     if isinstance(node, nodes.Scan) and (node.side, node.by) == ("suffix", "response"):
         scan = node
     if (
@@ -141,7 +148,7 @@ def _baselines(
         inner = minus
         if isinstance(node, nodes.Arithmetic) and node.operator == "-" and child is node.right:
             inner = node if of_rewards(node.left) else minus
-        yield from _baselines(child, inner, scan)
+        yield from _baselines(child, seen, inner, scan)
 
 
 _ESTIMATED = {

@@ -11,6 +11,8 @@ from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
 from typing import Any, ClassVar
 
+LONGEST = 1000
+"""Expressions in a text in which the names of `let` are written out."""
 COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, NUMBER, ATOM = range(9)
 """How strongly an expression binds its parts, as in Python; `0.mean()` cannot be read."""
 _BINDING = {
@@ -75,17 +77,36 @@ class Expr:
             object.__setattr__(clone, field.name, value)
         return clone
 
+    @property
+    def expanded_size(self) -> int:
+        """The number of expressions in its text, if the names of `let` are written out."""
+        return 1 + sum(child.expanded_size for child in self.children())
+
+    def written_out(self) -> str:
+        """Its text without the names of `let`; with them if it would be too long."""
+        return str(self.expanded() if self.expanded_size <= LONGEST else self)
+
     def walk(self) -> tuple[Expr, ...]:
-        """This expression and all expressions inside it."""
-        return (self, *(node for child in self.children() for node in child.walk()))
+        """This expression and all expressions inside it, each once, from the outside."""
+        found: dict[int, Expr] = {}
+        left: list[Expr] = [self]
+        while left:
+            if id(node := left.pop()) not in found:
+                found[id(node)] = node
+                left += reversed(node.children())
+        return tuple(found.values())
 
     def names(self) -> dict[str, Level]:
         """The columns that it names itself, each with what it takes it to have one value for."""
         return {}
 
+    def own_columns(self) -> list[str]:
+        """The TokenBatch columns that it reads itself."""
+        return []
+
     def batch_columns(self) -> list[str]:
-        """The TokenBatch columns that it reads, besides advantages."""
-        return [column for child in self.children() for column in child.batch_columns()]
+        """The TokenBatch columns that it and its parts read, besides advantages."""
+        return [column for node in self.walk() for column in node.own_columns()]
 
 
 @dataclass(frozen=True)

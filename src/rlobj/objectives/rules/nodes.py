@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 from rlobj.base.errors import ConfigError, nearest
@@ -339,7 +339,7 @@ class Column(Number):
     def names(self) -> dict[str, Level]:
         return {self.name: self.level}
 
-    def batch_columns(self) -> list[str]:
+    def own_columns(self) -> list[str]:
         own = ("turn", self.name) if self.level == Level.TURN else (self.name,)
         return [*COLUMNS.get(self.name, ("", own))[1]]
 
@@ -362,15 +362,37 @@ class NamedReward(Number):
         return f"reward({self.name!r})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Named(Expr):
-    """A name that an objective's `let` gives to an expression."""
+    """A name that an objective's `let` gives to an expression.
+
+    A name that is read twice is one node. What is asked of a node does not go through it twice, or
+    31 names, each twice the one before, would take 2^31 steps.
+    """
 
     name: str
-    value: Any
+    value: Any = field(repr=False)
+
+    def __post_init__(self) -> None:
+        vars(self).update(_level=self.value.level, _expanded_size=self.value.expanded_size)
 
     def __str__(self) -> str:
         return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        same = type(self) is type(other) and self.name == str(other)
+        return same and str(self.value) == str(other.value)  # type: ignore[attr-defined]
+
+    @property
+    def level(self) -> Level:
+        return self._level  # type: ignore[attr-defined]
+
+    @property
+    def expanded_size(self) -> int:
+        return self._expanded_size  # type: ignore[attr-defined]
 
     def expanded(self) -> Expr:
         return self.value.expanded()
@@ -394,7 +416,7 @@ class SamplerKnown(Rule):
     def __str__(self) -> str:
         return SAMPLER_KNOWN
 
-    def batch_columns(self) -> list[str]:
+    def own_columns(self) -> list[str]:
         return ["sampler_logprobs"]
 
 

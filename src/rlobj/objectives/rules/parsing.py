@@ -99,7 +99,7 @@ class Parser:
             self.fail("is nested too deeply", 0)
         level: list[Expr] = [whole]
         for _ in range(MAX_DEPTH):
-            level = [child for node in level for child in node.children()]
+            level = [*{id(child): child for node in level for child in node.children()}.values()]
         if level:
             self.fail(f"is nested more than {MAX_DEPTH} levels deep", 0)
         if self.unknown:

@@ -64,9 +64,8 @@ class Populated:
     def names(self) -> dict[str, Level]:
         return {} if self.by in FINEST else {self.by: self.by_level}
 
-    def batch_columns(self) -> list[str]:
-        read = ["turn"] if self.by_level == Level.TURN else []
-        return [*read, *self.names(), *super().batch_columns()]  # type: ignore[misc]
+    def own_columns(self) -> list[str]:
+        return [*(["turn"] if self.by_level == Level.TURN else []), *self.names()]
 
 
 class Ranking(Populated):
@@ -83,9 +82,8 @@ class Ranking(Populated):
     def level(self) -> Level:
         return self.counted
 
-    def batch_columns(self) -> list[str]:
-        turns = ["turn"] if self.counted == Level.TURN else []
-        return [*turns, *super().batch_columns()]
+    def own_columns(self) -> list[str]:
+        return [*(["turn"] if self.counted == Level.TURN else []), *super().own_columns()]
 
 
 @dataclass(frozen=True)
