@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -14,6 +15,9 @@ from tiny import save_tiny_policy
 
 from rlobj.base.errors import ConfigError
 from rlobj.evaluation.evaluating import evaluate
+from rlobj.models.loading import load_model
+from rlobj.settings.run_config import ModelConfig
+from rlobj.sizing.sizes import Size
 
 LOOP = "{{% for {0} in range(99999) %}}{1}{{% endfor %}}"
 TEMPLATES = {
@@ -45,6 +49,30 @@ def test_a_short_chat_template_is_used_and_a_range_that_no_loop_ends_is_refused(
     (model / "chat_template.jinja").write_text("{% for i in range(10**12) %}x{% endfor %}")
     with within(60), pytest.raises(ConfigError, match="the tokenizer's chat template fails"):
         asked(model)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"_attn_implementation": "evil/kernel"},
+        {"attn_implementation": {"": "evil/kernel@main:f"}},
+        {"text_config": {"attn_implementation": "evil/kernel"}},
+        {"experts_implementation": "evil/kernel"},
+    ],
+    ids=str,
+)
+def test_a_kernel_of_the_hub_is_neither_downloaded_nor_executed(model, part):
+    file = model / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **part}))
+    refused = pytest.raises(ConfigError, match="code that would be downloaded and executed")
+    with refused:
+        asked(model)
+    with refused:
+        load_model(ModelConfig(name=str(model)), str(model))
+    with refused:
+        load_model(ModelConfig(name=str(model)), str(model), hollow=True)
+    with refused:
+        Size.named(ModelConfig(name=str(model)))
 
 
 class Executed:

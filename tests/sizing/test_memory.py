@@ -93,6 +93,15 @@ def test_offload_moves_moments_to_the_host():
     assert values["training.strategy"] == "zero2"
 
 
+def test_a_checkpoint_copies_a_share_of_weights_and_moments_to_the_host():
+    alone, four = (estimate(run(), EIGHT, "fsdp2", ranks, 80 * GIB).host for ranks in (1, 4))
+    assert alone - four == 12 * EIGHT.total * 3 / 4
+    many = estimate(run(), EIGHT, "fsdp2", 64, 80 * GIB).host
+    assert many == 3 * GIB + 4 * EIGHT.matrix  # while it loads
+    lora = estimate(run(model={"lora": {"rank": 2}}), EIGHT, "ddp", 1, 80 * GIB).host
+    assert lora == 3 * GIB + 4 * EIGHT.total + 8 * 2 * EIGHT.adapters
+
+
 def test_copies_and_vllm_are_counted_where_a_run_has_them():
     kl = {"penalties": [{"kind": "kl", "estimator": "k3", "coefficient": 0.1}]}
     vllm = {"engine": "vllm", "max_tokens": 7168, "vllm": {"sleep_level": 0}}

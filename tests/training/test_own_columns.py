@@ -24,7 +24,10 @@ from rlobj.training import run_training
 from rlobj.training.preparing import check_functions, prepared
 
 CODE = """
-import random
+import random, sys, torch
+def exits(tokens, answer, **row): sys.exit()
+def no_grad(tokens, answer, **row): torch.set_grad_enabled(False); return 1
+def double(tokens, answer, **row): torch.set_default_dtype(torch.float64); return 1
 def score(response, answer, hard, **row):
     if response[:1].isdigit():
         return {"reward": None, "columns": {}}
@@ -176,6 +179,9 @@ def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row,
         ("reward", ["many", "many"], "Reward b: one before it returns 'x' as well"),
         ("mine.py:fails", ["good"], r"fails failed on problem .*: TypeError.*\n  at .*mine"),
         ("mine.py:long", ["good"], "mine.py:long returned as the column 'x' 7 values"),
+        ("mine.py:exits", ["good"], r"mine.py:exits failed .*: SystemExit.*\n  at .*mine.*line 3"),
+        ("mine.py:no_grad", ["good"], "mine.py:no_grad failed .* leaves torch with another grad"),
+        ("mine.py:double", ["good"], "mine.py:double failed .* another grad mode or default dtype"),
     ],
 )
 def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns, rewards, message):
@@ -185,6 +191,8 @@ def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns,
     config = config_of(policy, {"x": columns}, rewards=own)
     with pytest.raises((RunError, ConfigError), match=f"(?s){message}"):
         run_training(config, tmp_path / "run")
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_gigpo_asks_where_the_states_of_its_turns_come_from():

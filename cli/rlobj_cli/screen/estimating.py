@@ -211,7 +211,8 @@ def _facts(estimate: Estimated) -> dict[str, Any]:
         "arithmetic and not measured: "
         f"{done.used:.0%} of {speed} (set --utilization){share}",
         "disk": f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}",
-        "host": f"{estimate.memory.host / GIB:,.0f} GiB of memory a process, while it loads",
+        "host": f"{estimate.memory.host / GIB:,.0f} GiB of memory a process, while it loads or "
+        "writes a checkpoint",
     }
     if (sequences := estimate.memory.sequences) is not None:
         facts["cache"] = f"{sequences} of the longest sequences at a time on a GPU"

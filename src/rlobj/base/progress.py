@@ -4,6 +4,7 @@ wish that it ends, which ends its waits."""
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,10 @@ ENDING = threading.Event()
 
 _LOCK = threading.Lock()
 _count = 0
-_waiting = 0
+_waits = Counter[int | None]()
+"""Waits by thread."""
+_awaited: dict[int | None, int | None] = {}
+"""Threads that wait for another one, by thread."""
 
 
 def beat() -> None:
@@ -22,19 +26,24 @@ def beat() -> None:
 
 
 @contextmanager
-def waiting() -> Iterator[None]:
-    """Inside, the process waits for something with a time limit of its own, or for the others."""
-    global _waiting
+def waiting(thread: threading.Thread | None = None) -> Iterator[None]:
+    """Inside, this thread waits: for something with a time limit of its own, for the other
+    processes, or for a thread of this one, which counts in its place."""
+    own = threading.get_ident()
     with _LOCK:
-        _waiting += 1
+        _waits[own] += thread is None
+        _awaited.update({} if thread is None else {own: thread.ident})
     try:
         yield
     finally:
         with _LOCK:
-            _waiting -= 1
+            _waits[own] -= thread is None
+            _awaited.pop(own, None)
         beat()
 
 
 def signs() -> tuple[int, bool]:
-    """The number of beats so far, and whether the process waits."""
-    return _count, _waiting > 0
+    """The number of beats so far, and whether the main thread waits."""
+    main = threading.main_thread().ident
+    with _LOCK:
+        return _count, _waits[_awaited.get(main, main)] > 0

@@ -20,6 +20,32 @@ _ROW = re.compile(r"^(\S.*?) *\| *(?:\x1b\[\d+m)?(?:MISSING|MISMATCH)", re.MULTI
 """A tensor that a report of transformers says has random numbers."""
 
 
+def config_dict(pretrained_model_name_or_path: str, **settings: Any) -> dict[str, Any]:
+    """The config.json of a model that computes with code of transformers.
+
+    Args:
+        pretrained_model_name_or_path: hub id or folder.
+        **settings: of `PretrainedConfig.get_config_dict`, whose errors are raised, too.
+
+    Raises:
+        ConfigError: it names a kernel of the hub, which would be executed.
+    """
+    from transformers import PretrainedConfig
+
+    source = pretrained_model_name_or_path
+    whole = PretrainedConfig.get_config_dict(source, **settings)[0]
+    parts: list[Any] = [whole]
+    for part in parts:
+        for key, value in part.items() if isinstance(part, dict) else ():
+            if key.endswith("_implementation") and "/" in str(value):
+                raise ConfigError(
+                    f"the config.json of '{source}' has {key} = {value!r:.80}, code that would be "
+                    "downloaded and executed. Delete it there, or name sdpa or eager"
+                )
+            parts.append(value)
+    return whole
+
+
 def load_complete(kind: Any, source: str, **settings: Any) -> Any:
     """A model of transformers, all of whose weights are in its files.
 

@@ -10,6 +10,7 @@ from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import path_of
 from rlobj.base.showing import shown
 from rlobj.base.targets import importable, is_object_text
+from rlobj.base.weights import config_dict
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.rendering import Rendering
 from rlobj.data import Problem, encode_prompt, format_prompt
@@ -132,13 +133,13 @@ def read_config(config: ModelConfig, *, local: bool = False) -> Any:
     """
     if config.name is None:
         return build_policy(0).config
-    from transformers import AutoConfig, PretrainedConfig
+    from transformers import AutoConfig
 
     name = str(config.name)
     code = config.trust_remote_code and importable("model.trust_remote_code=true")
     try:
         source = {**pretrained(name), "local_files_only": local}
-        file, _ = PretrainedConfig.get_config_dict(**source)
+        file = config_dict(**source)
         _check_numbers(file.get("text_config") or file, name)
         settings = AutoConfig.from_pretrained(**source, trust_remote_code=code)
         _check_numbers(vars(settings.get_text_config()), name)

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import parse_json, read_whole
-from rlobj.base.weights import load_complete
+from rlobj.base.weights import config_dict, load_complete
 from rlobj.models.hollow import filled, hollow_model
 from rlobj.settings.run_config import ModelConfig
 
@@ -37,10 +37,12 @@ def load_model(
         hollow: the weights stay in their files, if they can be read from there; see `hollow`.
 
     Raises:
-        ConfigError: its files lack a tensor, or have one of another shape.
+        ConfigError: its files lack a tensor, or have one of another shape, or its config.json
+            names code of the hub.
     """
     from transformers import AutoModelForCausalLM
 
+    config_dict(source)  # which refuses code of strangers
     model: Any = None
     if hollow or torch.device(device).type != "cpu":
         model = hollow_model(config, source, dtype, device)

@@ -20,7 +20,7 @@ from rlobj.base.digests import model_digest
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.paths import located, path_of
 from rlobj.base.progress import beat, waiting
-from rlobj.base.weights import load_complete
+from rlobj.base.weights import config_dict, load_complete
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class _ModelGrader(Grader):
         self._settings, self._model, name = settings, None, settings.model
         # a tokenizer may fail in many ways
         with reported(ConfigError, f"the reward model {name} cannot be read", Exception):
+            config_dict(name)
             self._config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if settings.digest not in (None, _digest(path_of(name))):

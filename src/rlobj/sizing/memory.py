@@ -135,7 +135,9 @@ def estimate(
         layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
         update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
         parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
-    memory = _with_sampler(config, size, parts, ranks, card, PROCESS + WORD * size.matrix + moved)
+    # A matrix while the model is loaded; for a checkpoint, weights and moments are copied.
+    copied = max(WORD * size.matrix, WORD * (size.total + 2 * trained) / ranks)
+    memory = _with_sampler(config, size, parts, ranks, card, PROCESS + copied + moved)
     return replace(memory, assumed=tuple(_assumed(config, size)))
 
 
