@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
+import torch
 
-from rlobj import CustomRule, Objective, load_preset
-from rlobj.objectives.trials import TABLES, problems
+from rlobj import Advantage, Divisor, Objective, Penalty, Surrogate, load_preset
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import without_imports
+from rlobj.objectives.trials import TABLES, problems, require_sound
 from rlobj.settings.presets import preset_names
 
 SPREAD = "(length - length.min(by='group')) / (length.max(by='group') - length.min(by='group'))"
@@ -67,10 +68,87 @@ def test_a_sound_objective_has_no_problem(settings: dict) -> None:
     assert list(problems(Objective(**settings))) == []
 
 
-def test_code_of_ones_own_is_not_run() -> None:
-    @dataclass(frozen=True)
-    class Explosive(CustomRule):
-        def select(self, frame):  # pragma: no cover
-            raise AssertionError("it was run")
+class Sound(Surrogate):
+    def __call__(self, terms):
+        with torch.no_grad():
+            bounded = terms.token_ratio.clamp(0, 1.2)
+        return bounded * terms.advantages * (terms.logprobs - terms.logprobs.detach() + 1)
 
-    assert list(problems(Objective(drop=Explosive(), shape="advantage / (length - length)"))) == []
+
+class Mean(Surrogate):
+    def __call__(self, terms):
+        return (terms.token_ratio * terms.advantages).mean()
+
+
+class Centred(Surrogate):
+    def __call__(self, terms):
+        value = terms.token_ratio * terms.advantages
+        return value - value.mean()
+
+
+class HalfOfTheGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, ratio):
+        ctx.save_for_backward(ratio)
+        return ratio * ratio
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients[0] * ctx.saved_tensors[0]
+
+
+class WrongGradient(Surrogate):
+    def __call__(self, terms):
+        return HalfOfTheGradient.apply(terms.token_ratio) * terms.advantages
+
+
+class Misspelled(Surrogate):
+    def __call__(self, terms):
+        return terms.tokenratio
+
+
+class CentredPenalty(Penalty):
+    def __call__(self, terms):
+        return (terms.logprobs - terms.logprobs.mean()) ** 2
+
+
+class OneAdvantage(Advantage):
+    def estimate(self, groups):
+        return groups.rewards[:1]
+
+
+class OneDivisor(Divisor):
+    def __call__(self, counted, table, comm):
+        return counted.sum()
+
+
+def test_a_sound_class_of_ones_own_has_no_problem() -> None:
+    """Also one that stops gradients, which finite differences do not see by themselves."""
+    assert list(problems(Objective(surrogate=Sound(), penalties=["kl"]))) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"surrogate": Mean()}, "Mean() returned a tensor []; expected a tensor [21]"),
+        ({"surrogate": Centred()}, "if each response is in a micro-batch of its own"),
+        ({"surrogate": WrongGradient()}, "by finite differences of the loss"),
+        ({"surrogate": Misspelled()}, "AttributeError: 'Terms' object has no attribute"),
+        ({"penalties": [CentredPenalty()]}, "if each response is in a micro-batch of its own"),
+        ({"advantage": OneAdvantage()}, "OneAdvantage() returned a tensor [1]; expected a"),
+        ({"divisor": OneDivisor()}, "OneDivisor() returned a tensor []; expected a tensor [21]"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_a_class_of_ones_own_is_one_problem_with_file_and_line(settings, message):
+    [problem] = problems(Objective(**settings))
+    assert message in problem
+    assert f"at {__file__}, line " in problem
+    with pytest.raises(ConfigError, match=r"my\.yaml: training fails at a table with"):
+        require_sound(Objective(**settings), "my.yaml")
+
+
+def test_a_class_that_is_not_imported_is_not_tried() -> None:
+    with without_imports():
+        objective = Objective(surrogate={"kind": "custom", "target": "mine.py:Mine"})
+    assert list(problems(objective)) == []

@@ -137,7 +137,7 @@ def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
         {"stream": None},
         {"stream": written["stream"] | {"position": -5}},
         {"failures": {"idle": -1}},
-        {"code": 5},
+        {"digests": 5},
         {"settings": 5},
     ):
         (folder / "state.json").write_text(json.dumps(written | change))
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(policy, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(policy):
-    with pytest.raises(ConfigError, match="cannot write the run to /proc/run"):
+    with pytest.raises(ConfigError, match="cannot write to /proc/run"):
         run_training(eight_steps(policy), "/proc/run")
     with pytest.raises(ConfigError, match="cannot write to /proc"):
         run_training(eight_steps(policy), "/proc", resume=True)
@@ -213,6 +213,33 @@ def test_updates_that_are_not_finite_are_skipped_kept_and_stop_the_run(policy, t
     table = TokenBatch(**load_file(place.with_suffix(".safetensors")), **kept["columns"])
     assert len(table.lengths) == len(kept["sequences"]) == 256
     assert [len(response) for _, response in kept["sequences"]] == table.lengths.tolist()
+
+
+class FailsInAStep(Surrogate):
+    """A mistake that the small tables before a run do not meet."""
+
+    def __call__(self, terms):
+        if len(terms.logprobs) > 40 and FailsInAStep.mistaken:
+            raise KeyError("clip")
+        return terms.token_ratio * terms.advantages
+
+    mistaken: ClassVar[bool] = True
+
+
+def test_an_error_in_a_class_of_ones_own_is_reported_and_its_folder_may_be_used_again(
+    policy, tmp_path, monkeypatch
+):
+    objective = {"surrogate": {"kind": "custom", "target": "test_surviving:FailsInAStep"}}
+    config = tiny_config(policy, "grpo", objective=objective, training={"steps": 1})
+    with pytest.raises(RunError, match=rf"KeyError: 'clip'\n  at {__file__}, line \d+: raise"):
+        run_training(config, tmp_path / "run")
+    assert "KeyError" in json.loads((tmp_path / "run" / "stopped.json").read_text())["message"]
+    monkeypatch.setattr(FailsInAStep, "mistaken", False)
+    run_training(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "stopped.json").exists()
+    assert len(metrics(tmp_path / "run")) == 1
+    with pytest.raises(ConfigError, match="already contains a run"):
+        run_training(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize("preset", ["grpo", "gmpo", "cispo", "gpg"])

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import re
 import types
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import BatchError, ConfigError, nearest
+from rlobj.base.showing import place_of
 from rlobj.base.targets import has_stand_in, import_target
 from rlobj.base.validation import Model
 
@@ -94,6 +96,18 @@ class Primitive(Model):
         if self.kind == "custom":
             head["target"] = self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
         return {**head, **handler(self)}
+
+    def checked(self, value: Any, shape: Sequence[int], method: Any) -> Any:
+        """A value that a method of this primitive returned.
+
+        Raises:
+            BatchError: it is no tensor of this shape.
+        """
+        if (found := getattr(value, "shape", None)) == shape:
+            return value
+        what = f"a {type(value).__name__}" if found is None else f"a tensor {[*found]}"
+        expected = f"expected a tensor {[*shape]}, one number for each"
+        raise BatchError(f"{self} returned {what}; {expected}{place_of(method)}")
 
     def __str__(self) -> str:
         settings = self.model_dump(exclude_defaults=True)

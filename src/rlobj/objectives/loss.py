@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import functional
+from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
@@ -59,8 +60,13 @@ class LossOutput:
     extremes: dict[str, Tensor] = field(default_factory=dict)
 
 
-def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Σ weights·values; a value with weight 0 is ignored, also if it is not finite."""
+def weighted_sum(weights: Tensor, values: Tensor, term: Surrogate | Penalty) -> Tensor:
+    """Σ weights·values of a term; a value with weight 0 is ignored, also if it is not finite.
+
+    Raises:
+        BatchError: the term has no value for each token.
+    """
+    values = term.checked(values, weights.shape, type(term).__call__)
     return (weights * torch.where(weights != 0, values, torch.zeros_like(values))).sum()
 
 

@@ -10,18 +10,22 @@ the whole update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
+from rlobj.base.showing import place_at, shown
 from rlobj.base.validation import Model
 from rlobj.objectives import rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
@@ -52,7 +56,6 @@ from rlobj.objectives.scores import (
     divergence_columns,
     of_rewards,
     score_name_mistakes,
-    vanishes,
 )
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
@@ -63,6 +66,28 @@ from rlobj.objectives.weights import fixed_values, penalty_weights, token_shares
 State = Mapping[str, Any]
 _UNFINISHED = ContextVar("_UNFINISHED", default=False)
 """Whether an objective is built by `replace`: the reader of a controller may follow."""
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _reporting(method: Method) -> Method:
+    """A method in which an error of a class of one's own is a BatchError with its file and line."""
+
+    @functools.wraps(method)
+    def reporting(self: Objective, *arguments: Any, **settings: Any) -> Any:
+        try:
+            return method(self, *arguments, **settings)
+        except RlobjError:
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            own = [frame for frame in frames if frame.filename in self.own_files]
+            if not own:
+                raise
+            place = place_at(own[-1].filename, own[-1].lineno or 0)
+            what = f"{type(error).__name__}: {shown(error, str)}"
+            raise BatchError(f"code of the objective failed: {what}{place}") from error
+
+    return reporting  # type: ignore[return-value]
 
 
 class Objective(Model):
@@ -248,6 +273,7 @@ class Objective(Model):
         """The controllers' memory before the first rollout; {} for most objectives."""
         return {name: controller.init() for name, controller in self.controllers.items()}
 
+    @_reporting
     def observe(
         self, tables: Sequence[TokenBatch], state: State | None = None, comm: Comm | None = None
     ) -> dict[str, Any]:
@@ -274,6 +300,7 @@ class Objective(Model):
         frame.check()
         return state
 
+    @_reporting
     def with_advantages(
         self, tables: Sequence[TokenBatch], comm: Comm | None = None
     ) -> list[TokenBatch]:
@@ -296,6 +323,7 @@ class Objective(Model):
             return tables
         return [table.replace(rewards=None, reward_names=None) for table in tables]
 
+    @_reporting
     def plan(
         self,
         tables: Sequence[TokenBatch],
@@ -355,6 +383,7 @@ class Objective(Model):
         )
         return replace(plan, clauses=touched)
 
+    @_reporting
     def loss(
         self, table: TokenBatch, plan: Plan, index: int | None = None, *, check: bool = True
     ) -> LossOutput:
@@ -379,11 +408,11 @@ class Objective(Model):
             table.column(name, who)
         weights, terms = plan.weights[0], terms_of(table, plan)
         surrogate = bind(self.surrogate, terms.values)
-        policy = -weighted_sum(weights, surrogate(terms))
+        policy = -weighted_sum(weights, surrogate(terms), surrogate)
         loss = policy
         metrics = {"loss/policy": policy.detach()}
         for penalty, share in zip(self.penalties, plan.penalties[0], strict=True):
-            value = weighted_sum(share, bind(penalty, terms.values)(terms))
+            value = weighted_sum(share, bind(penalty, terms.values)(terms), penalty)
             loss = loss + value
             name = f"loss/{penalty.name}"
             metrics[name] = metrics.get(name, 0) + value.detach()
@@ -507,17 +536,13 @@ class Objective(Model):
     def scores_alone(self) -> bool:
         """Whether a group whose rewards are all equal may have a gradient: from a score, or from
         the rewards of turns."""
-        if self.advantage.by_turn:
-            return True
         others = {*self.scores} - {"reference"}
         kls = [penalty.score for penalty in self.penalties if isinstance(penalty, KL)]
-        if others & {*kls, *(p.against for p in self.penalties if isinstance(p, Divergence))}:
-            return True
+        kls += [penalty.against for penalty in self.penalties if isinstance(penalty, Divergence)]
         names = {*rules.score_columns(others), "turn_reward"}
         terms = [self.shape, *(penalty.coefficient for penalty in self.penalties)]
-        numbers = [number for number in terms if number is not None]
-        reading = [number for number in numbers if names & {str(n) for n in number.walk()}]
-        return not all(map(vanishes, reading))
+        read = {str(node) for number in terms if number is not None for node in number.walk()}
+        return self.advantage.by_turn or bool(others & {*kls} or names & read)
 
     def reader(self, column: str) -> str | None:
         """The part of the objective that reads a TokenBatch column; None = no part reads it."""
@@ -590,6 +615,28 @@ class Objective(Model):
             *((f"let.{name}", node.value) for name, node in self.let.items()),  # type: ignore[attr-defined]
         ]
         return [(who, expression) for who, expression in fields if expression is not None]
+
+    @cached_property
+    def own_methods(self) -> dict[type, list[Callable[..., Any]]]:
+        """The classes that are not rlobj's, with their methods."""
+        owners: list[Any] = [self.advantage, getattr(self.advantage, "each", None), self.divisor]
+        owners += [*self.surrogate.parts(), *self.penalties, self.mismatch]
+        owners += [*self.controllers.values()]
+        owners = [owner for owner in owners if getattr(owner, "kind", "") == "custom"]
+        nodes = [node for _, expression in self._expressions for node in expression.walk()]
+        custom = [node for node in nodes if isinstance(node, rules.CustomRule)]
+        owners += [node for node in custom if not type(node).__module__.startswith("rlobj.")]
+        methods: dict[type, list[Callable[..., Any]]] = {}
+        for of in dict.fromkeys(map(type, owners)):
+            for method in filter(inspect.isfunction, vars(of).values()):
+                if method.__module__ == of.__module__ and method.__code__.co_filename != "<string>":
+                    methods.setdefault(of, []).append(method)
+        return methods
+
+    @property
+    def own_files(self) -> set[str]:
+        """The files of the classes that are not rlobj's."""
+        return {m.__code__.co_filename for own in self.own_methods.values() for m in own}
 
     @property
     def _terms(self) -> dict[str, Surrogate | Penalty]:

@@ -95,35 +95,3 @@ def of_rewards(expression: Expr) -> bool:
         isinstance(node, nodes.NamedReward) or str(node) in _OF_REWARDS
         for node in expression.walk()
     )
-
-
-def vanishes(number: Expr) -> bool:
-    """Whether a number is 0 on all tokens whose advantage is 0, whatever else it reads.
-
-    The advantages of a group whose rewards are all equal are 0. If the answer is not certain, it is
-    False.
-    """
-    match number:
-        case nodes.Column():
-            return number.name == "advantage"
-        case nodes.Constant():
-            return number.value == 0
-        case nodes.Negative():
-            return vanishes(number.operand)
-        case nodes.When():
-            return vanishes(number.then) and vanishes(number.otherwise)
-        case nodes.Arithmetic(operator="*"):
-            return vanishes(number.left) or vanishes(number.right)
-        case nodes.Arithmetic(operator="+" | "-"):
-            return vanishes(number.left) and vanishes(number.right)
-        case nodes.Arithmetic(operator="/"):
-            return vanishes(number.left)
-        case nodes.Function(name="abs" | "sign" | "sqrt" | "minimum" | "maximum"):
-            return all(map(vanishes, number.arguments))
-        case nodes.Function(
-            name="clip", arguments=(value, nodes.Constant() as low, nodes.Constant() as high)
-        ):
-            return vanishes(value) and low.value <= 0 <= high.value
-        case nodes.Scan():
-            return vanishes(number.value)
-    return False

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from rlobj.base.errors import BatchError
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.showing import place_of
+from rlobj.objectives.loss import terms_of
 from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.settings import bind
 from rlobj.objectives.tokens import LOGPROBS, PER_TOKEN, TokenBatch
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -28,16 +34,116 @@ TABLES: dict[str, dict[str, Any]] = {
 def problems(objective: Objective) -> Iterator[str]:
     """The name and the error, with its row, of each of `TABLES` on which an objective fails.
 
-    Advantages, plan, loss and gradient are computed. Code of your own is not run: an objective with
-    a part of kind `custom` is not tried.
+    Advantages, plan, loss and gradient are computed. With classes of one's own, all values have to
+    be those of each response in a table of its own, and on the first table, finite differences of
+    the loss have to be its gradient; their first error is the only one. An objective with a class
+    that is not imported is not tried.
     """
-    if "custom" in str(objective.model_dump(mode="json")):
+    if not objective.own_files and "custom" in str(objective.model_dump(mode="json")):
         return
     for name, differences in TABLES.items():
         try:
-            _try(objective, _table(objective, **differences))
+            table = _table(objective, **differences)
+            _try(objective, table)
+            if objective.own_files:
+                _try_own_code(objective, table, name == next(iter(TABLES)))
         except BatchError as error:
             yield f"{name}: {error}"
+            if objective.own_files:
+                return
+
+
+def require_sound(objective: Objective, where: str) -> None:
+    """Try an objective before it is trained with.
+
+    Args:
+        objective: what is tried.
+        where: it stands, for the message.
+
+    Raises:
+        ConfigError: the errors of `problems`.
+    """
+    if failures := list(problems(objective)):
+        raise ConfigError(
+            "\n  ".join([f"{where}: training fails at a table with", *failures])
+            + "\nGuard what divides or takes a logarithm: when(x > 0, 1 / x, 0), maximum(x, 1e-6)"
+            * (not objective.own_files)
+        )
+
+
+class _StopGradients(TorchFunctionMode):
+    """Keeps what has no gradient, x.detach() or x in no_grad(), and gives it again in later calls.
+
+    So a difference of the loss sees as constant what autograd does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[Any] = []
+        self._off, self.again = False, iter(())
+
+    def __enter__(self) -> Self:
+        self.again = iter([*self._kept])
+        return super().__enter__()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+        value = function(*args, **(kwargs or {}))
+        if function is torch._C._set_grad_enabled:
+            self._off = not args[0]
+        elif self._off or function in (torch.Tensor.detach, torch.Tensor.data.__get__):  # pyright: ignore
+            value = next(self.again, value)
+            self._kept.append(value)
+        return value
+
+
+def _try_own_code(objective: Objective, table: TokenBatch, differences: bool) -> None:
+    """Raise BatchError if values depend on the split, or the loss has another gradient."""
+    table, state = table.replace(index=None), objective.observe([table])
+    singles = [table.select([i]) for i in range(len(table.lengths))]
+    for phase in objective.phases:
+        plan, parts = phase.plan([table], state), phase.plan(singles[::-1], state)
+        whole = _values(phase, table, plan, 0)
+        alone = [_values(phase, one, parts, -1 - i) for i, one in enumerate(singles)]
+        for name, value in whole.items():
+            apart = torch.cat([values[name] for values in alone])
+            for row in (~value.isclose(apart, rtol=1e-6, equal_nan=True)).nonzero()[:1, 0].tolist():
+                raise BatchError(
+                    f"{name} is {value[row]:.6g} at row {row}, and {apart[row]:.6g} if each "
+                    f"response is in a micro-batch of its own{_place(objective, name)}"
+                )
+        leaf, mode = table.logprobs.clone().requires_grad_(), _StopGradients()
+
+        def loss(logprobs: Tensor, phase=phase, plan=plan, mode=mode) -> Tensor:
+            with mode:
+                return phase.loss(table.replace(logprobs=logprobs), plan).loss
+
+        [gradient] = torch.autograd.grad(loss(leaf), leaf)
+        for row, step in enumerate(1e-6 * torch.eye(len(leaf)).double() if differences else ()):
+            slope = (loss(table.logprobs + step) - loss(table.logprobs - step)) / 2e-6
+            if not slope.isclose(gradient[row], rtol=1e-4, atol=1e-6):
+                raise BatchError(
+                    f"the gradient is {gradient[row]:.6g} at row {row}, and {slope:.6g} by finite "
+                    f"differences of the loss{_place(objective, ' '.join(whole))}"
+                )
+
+
+def _place(objective: Objective, name: str) -> str:
+    """File and line of the class of one's own that is in a name, or else of the first one."""
+    terms = (*objective.surrogate.parts(), *objective.penalties)
+    named, methods = {type(term) for term in terms if str(term) in name}, objective.own_methods
+    owner = next((of for of in methods if of in named), next(iter(methods)))
+    return place_of(methods[owner][0])
+
+
+def _values(phase: Objective, table: TokenBatch, plan: Plan, index: int) -> dict[str, Tensor]:
+    """What a phase has for each token of a table of its plan, by what it is."""
+    place = index % len(plan.weights)
+    terms = terms_of(table, plan.of(table, place))
+    parts = {
+        str(term): bind(term, terms.values)(terms) for term in (phase.surrogate, *phase.penalties)
+    }
+    shares = {f"c/Z of {k}": share for k, share in enumerate(plan.penalties[place], 1)}
+    return {"m·ω/Z": plan.weights[place], "A": plan.advantages[place], **shares, **parts}
 
 
 def _try(objective: Objective, table: TokenBatch) -> None:
@@ -59,7 +165,7 @@ def _table(
 ) -> TokenBatch:
     """A table with all columns; every `certain`-th token has probability 1, 0 = none."""
     size, names = sum(lengths), tuple(objective.needs.rewards)
-    base = torch.arange(size) % 5 / 4 + 0.25  # nats
+    base = (torch.arange(size) % 5 / 4 + 0.25).double()  # nats
     if certain:
         base[::certain] = 0
     columns: dict[str, Any] = dict.fromkeys(PER_TOKEN, base)

@@ -98,4 +98,5 @@ def token_shares(
         scale: the numerator, [N].
     """
     z = divisor(counted, frame.table, frame.comm)
+    z = divisor.checked(z, counted.shape, type(divisor).__call__)
     return (scale / z.to(frame.dtype)).masked_fill_(~(chosen & (z > 0)), 0.0)

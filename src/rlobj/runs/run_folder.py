@@ -54,8 +54,10 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
 
     def refuse_if_taken(self) -> None:
-        """Raise ConfigError if the folder already has a run or parts of one."""
+        """Raise ConfigError if the folder has a run with a finished step, or parts of one."""
         if is_run(self.path):
+            if not (self.steps_saved() or any(line["step"] for line in self.lines())):
+                return
             taken = f"already contains a run. {how_to_continue(self.path)}\nor choose"
         elif any(path.exists() for path in (self.metrics, *self.path.glob("*/step-*"))):
             taken = "contains parts of a run without its config.resolved.yaml. Choose"
@@ -85,6 +87,10 @@ class RunFolder:
         """
         self.refuse_if_taken()
         try:
+            if is_run(self.path):  # which finished no step
+                self.truncate(-1)
+                remove(self.path / SESSIONS_FILE)
+                remove(self.path / "initial")
             for folder in folders:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             if initial is not None:

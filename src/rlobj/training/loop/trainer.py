@@ -181,8 +181,8 @@ class Trainer:
             checkpoint.restore_random(newest, rank)
         with together(self.comm, "preparing the run's folder"):
             if rank == 0 and not resume:
-                self.run.create(self.config, initial=initial)
                 stack.enter_context(self.run.locked())
+                self.run.create(self.config, initial=initial)
             elif rank == 0:
                 before = state.settings if state else read_settings(self.run.path)
                 changes = recorded(changed(before, settings))
