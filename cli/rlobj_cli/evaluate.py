@@ -33,6 +33,8 @@ def compare(
 ) -> None:
     """Compare two evaluations of the same problems: A minus B, problem by problem.
 
+    If one is the other graded again, the grades that changed are listed, too.
+
     [bold]Example[/bold]
 
     \b  rlobj eval compare evals/base evals/stapo
@@ -70,10 +72,10 @@ def regrade(
     ] = None,
     trust: options.Trust = False,
 ) -> None:
-    """Grade the stored responses again, and list the grades that changed.
+    """Grade the stored responses again, without the model.
 
     The grades, results and page are in a new folder; the evaluation stays as it is.
-    With another reward, this compares the two graders.
+    `rlobj eval compare` of both folders lists the grades that changed.
 
     [bold]Examples[/bold]
 

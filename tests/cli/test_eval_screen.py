@@ -8,7 +8,7 @@ from pathlib import Path
 from screens import console, printed, text_of
 from stored_evaluations import stored
 
-from rlobj.evaluation import regrade, summarise_folder
+from rlobj.evaluation import summarise_folder
 from rlobj_cli.screen.evaluating import EvaluationScreen
 
 
@@ -38,16 +38,14 @@ def test_show_only_shows_also_before_the_end(tmp_path: Path) -> None:
     assert (tmp_path / "a-exact" / "report.html").exists()
 
 
-def test_what_another_reward_changes_stands_above_the_results(tmp_path: Path) -> None:
-    stored(tmp_path / "a", {"4": ["4", r"\boxed{4}"]})
-    screen = console()
-    regrade(tmp_path / "a", reward="math", callback=EvaluationScreen(screen))
-    text = text_of(screen)
-    assert 0 <= text.index("2 responses graded again, 2 grades changed") < text.index("avg@n")
-    rows = [line.split() for line in text.splitlines()]
-    assert ["right", "to", "wrong", "1"] in rows
-    assert ["wrong", "to", "right", "1"] in rows
-    assert f"report.html to {tmp_path / 'a-math'}" in text
+def test_grading_again_names_the_command_that_lists_the_grades_that_changed(tmp_path: Path) -> None:
+    old, new = tmp_path / "a", tmp_path / "a-math"
+    stored(old, {"4": ["4", r"\boxed{4}"]})
+    text = printed("eval", "regrade", old, "--reward", "math", columns=500)
+    assert text.index("avg@n") < text.index(f"report.html to {new}")
+    assert f"to see which grades changed: rlobj eval compare {old} {new}\n" in text
+    rows = [line.split() for line in printed("eval", "compare", old, new, columns=500).splitlines()]
+    assert ["r", "1", "1", "0", "100.0"] in rows
 
 
 def test_what_is_missing_stands_above_the_results(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.conversations import Turn
-from rlobj.evaluation import regrade
+from rlobj.evaluation import compare, regrade
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
 from rlobj_cli.app import app
 
@@ -80,7 +80,7 @@ def test_conversations_are_stored_continued_and_graded_again(model, tmp_path):
         right += len(turns[1]["text"]) % 2 == 0
     assert result.accuracy == right / 16 > 0
     assert first.accuracy * 8 <= right
-    assert regrade(out).regrading.changes == ()
+    assert "Changed grades" not in compare(out, regrade(out)).to_markdown()
     with pytest.raises(ConfigError, match=r"environment\.max_turns: 16 there, 2 now"):
         evaluated(model, environment=game, out=out, settings={"environment.max_turns": 2})
     (tmp_path / "game.py").write_text(GAME.replace("0.25", "0.5"))

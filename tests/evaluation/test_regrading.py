@@ -1,4 +1,4 @@
-"""`regrade` grades stored responses again, and compares the grades before and after."""
+"""`regrade` grades stored responses again, and `compare` says which grades changed."""
 
 from __future__ import annotations
 
@@ -51,30 +51,18 @@ def test_another_reward_grades_into_a_new_folder_and_is_compared_with_the_first(
     assert again.settings["sessions"][-1]["from"] == str(out)
     for name in ("samples.jsonl", "problems.jsonl"):
         assert (again.path / name).read_bytes() == before[name]
-    regrading = again.regrading
-    found = [(x.key, x.gold, x.before.correct, x.after.correct) for x in regrading.changes]
-    assert found == [
-        (("r", "4.5e33", 0), "4.5e33", True, False),
-        (("r", "12", 0), "12", False, True),
-    ]
-    own = regrading.benchmarks["r"]
-    assert (own.before, own.after, own.either) == (0.5, 0.5, pytest.approx(2 / 3))
-    assert own.counts == {
-        "right to right": 2,
-        "right to wrong": 1,
-        "wrong to right": 1,
-        "wrong to wrong": 2,
-    }
-    lines = regrading.to_markdown().splitlines()
-    assert lines[0] == "6 responses graded again, 2 grades changed"
-    assert {"| reward before | math |", "| reward after | math\\_verify |"} <= {*lines}
+    comparison = compare(out, again.path)
+    lines = comparison.to_markdown().splitlines()
+    assert "| r | 1 | 1 | 0 | 66.7 |" in lines
+    assert "Changed grades (2 of 2):" in lines
     assert "| r 12 | 0 | 12 | 12 | wrong (no answer) | right (math-verify) |" in lines
-    changes = compare(out, again.path).benchmarks[0].changes
+    changes = comparison.benchmarks[0].changes
     assert {change.id: change.difference for change in changes} == {"4.5e33": 0.5, "12": -0.5}
-    back = regrade(again.path, reward="math", out=tmp_path / "back")
+    regrade(again.path, reward="math", out=tmp_path / "back")
     assert (tmp_path / "back" / "grades.jsonl").read_bytes() == before["grades.jsonl"]
-    assert len(back.regrading.changes) == 2
-    assert regrade(out).regrading.changes == ()
+    text = compare(out, tmp_path / "back").to_markdown()
+    assert "| r | 0 | 0 | 0 | 50.0 |" in text
+    assert "Changed grades" not in text
 
 
 def test_each_regrading_has_a_folder_of_its_own(tmp_path: Path):
@@ -164,24 +152,29 @@ def test_a_reward_of_another_type_is_refused(tmp_path: Path):
         regrade(tmp_path / "out", reward={"kind": "exact"})  # pyright: ignore[reportArgumentType]
 
 
-def test_an_undecided_response_counts_as_wrong_and_has_a_count_of_its_own(tmp_path: Path):
+def test_an_undecided_grade_that_changed_has_a_count_of_its_own(tmp_path: Path):
     stored(tmp_path / "out", {r"\Re(5)": [r"\boxed{5}", "5"]}, "math")
-    own = regrade(tmp_path / "out", reward="exact").regrading.benchmarks["r"]
-    assert (own.before, own.after) == (0.0, 0.0)
-    assert (own.counts["undecided to wrong"], own.counts["wrong to wrong"]) == (1, 1)
+    text = compare(tmp_path / "out", regrade(tmp_path / "out", reward="exact")).to_markdown()
+    assert "| r | 0 | 0 | 1 | 0.0 |" in text
+    assert "Changed grades (1 of 1):" in text
 
 
-def test_a_reward_that_does_not_say_what_is_right_is_compared_by_its_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "mine.py").write_text("def score(response, answer, **row): return len(response)\n")
-    target = {"kind": "custom", "target": f"{tmp_path / 'mine.py'}:score"}
-    monkeypatch.setattr("rlobj.rewards.calls.trusted_target", lambda target: None)
-    stored(tmp_path / "out", {"5": ["5", "555"]}, target)
-    regrading = regrade(tmp_path / "out", reward="exact").regrading
-    own = regrading.benchmarks["r"]
-    assert (own.before, own.after, own.either, own.counts) == (2.0, 0.5, None, {})
-    assert "| before | 2.000 |" in regrading.to_markdown()
+def test_the_first_twenty_changed_grades_are_listed_without_control_characters(tmp_path: Path):
+    out = tmp_path / "out"
+    stored(out, {"4\x1b[31m": ["4\x1b[31m"] * 25})
+    grades = (out / "grades.jsonl").read_text()
+    (out / "grades.jsonl").write_text(grades.replace('"correct": true', '"correct": false'))
+    text = compare(out, regrade(out)).to_markdown()
+    assert "| r | 0 | 25 | 0 | 100.0 |" in text
+    listed = text.partition("Changed grades (20 of 25):")[2]
+    assert listed.count("| 4␛[31m | 4␛[31m | wrong (") == 20
+    assert "\x1b" not in listed
+
+
+def test_other_responses_have_no_changed_grades(tmp_path: Path):
+    stored(tmp_path / "a", SUMS)
+    stored(tmp_path / "b", SUMS | {"4": ["5"]})
+    assert "graded the same responses" not in compare(tmp_path / "a", tmp_path / "b").to_markdown()
 
 
 def test_a_gold_that_cannot_be_read_changes_nothing_in_the_folder(tmp_path: Path):

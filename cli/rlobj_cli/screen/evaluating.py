@@ -31,10 +31,8 @@ class EvaluationScreen(EvaluationProgress):
         super().started(name)
 
     def finished(self, result: EvaluationResult) -> None:
-        """Print what another grading changed, what is missing, and the table."""
+        """Print what is missing, and the table."""
         self._shown.close()
-        if result.regrading is not None:
-            show_markdown(self.console, result.regrading.to_markdown())
         if result.unfinished:
             self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
         show_markdown(self.console, result.to_markdown())

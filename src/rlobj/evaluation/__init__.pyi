@@ -1,9 +1,6 @@
 from .callbacks import EvaluationCallback as EvaluationCallback
 from .comparing import compare as compare
 from .evaluating import evaluate as evaluate
-from .grade_changes import GradeChange as GradeChange
-from .grade_changes import RegradedBenchmark as RegradedBenchmark
-from .grade_changes import Regrading as Regrading
 from .graded import GradedBenchmark as GradedBenchmark
 from .graded import GradedProblem as GradedProblem
 from .protocols import PROTOCOLS as PROTOCOLS

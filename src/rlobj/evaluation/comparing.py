@@ -7,6 +7,7 @@ removes it (Miller 2024, arXiv:2411.00640, section 4.2).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,8 +20,9 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report.numbers import number, number_range
+from rlobj.evaluation.report.numbers import UNKNOWN, number, number_range, percent
 from rlobj.evaluation.result import EvaluationResult
+from rlobj.reporting import visible
 from rlobj.reporting.markdown import escaped, markdown_table
 from rlobj.runs.evaluation_samples import Samples
 
@@ -29,7 +31,9 @@ VERIFIER = ".verifier"
 NAMED = 5
 """Ids that a message names."""
 MOST_CHANGES = 20
-"""Problems in the table of changes."""
+"""Rows in a table of changes."""
+LONGEST = 60
+"""Characters of an answer in a table."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Comparison:
         only_a: ids of problems that only A answered, left out; only_b: only B.
         bounds: the difference if undecided responses of A are wrong and those of B right, and the
             other way round.
+        regraded: the problems of both sides, if one is the other graded again; else none.
     """
 
     benchmark: str
@@ -87,6 +92,7 @@ class Comparison:
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     bounds: tuple[float, float]
+    regraded: tuple[tuple[GradedProblem, GradedProblem], ...] = field(repr=False, compare=False)
 
     @property
     def problems(self) -> int:
@@ -132,6 +138,10 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         for side in zip(*pairs, strict=True)
     )
     mean = sum(differences) / n
+    texts, other = (
+        [(name, r.id, r.text) for name, p in of.items() for r in p.responses]
+        for of in (left, right)
+    )
     means = fmean(change.share_a for change in changes), fmean(change.share_b for change in changes)
     return Comparison(
         benchmark=a.benchmark,
@@ -146,6 +156,7 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         only_a=tuple(name for name in left if name not in right),
         only_b=tuple(name for name in right if name not in left),
         bounds=(mean - open_b * says_right, mean + open_a * says_right),
+        regraded=tuple(pairs) if says_right and texts == other else (),
     )
 
 
@@ -273,7 +284,36 @@ def _markdown(comparisons: Sequence[Comparison]) -> str:
         ]
         parts.append(f"Problems with different shares ({len(shown)} of {len(changes):,}):")
         parts.append(markdown_table(["problem", "A", "B", "A − B", ""], shown))
+    parts += _regraded([comparison for comparison in comparisons if comparison.regraded])
     return "\n\n".join(parts) + "\n"
+
+
+def _regraded(comparisons: Sequence[Comparison]) -> list[str]:
+    """The grades of the same responses that differ."""
+    counts, changes = list[list[str]](), list[list[str]]()
+    for comparison in comparisons:
+        verdicts = Counter[tuple[bool | None, bool | None]]()
+        for a, b in comparison.regraded:
+            name = f"{comparison.benchmark} {a.problem.id}"
+            for response, old, new in zip(a.responses, a.grades, b.grades, strict=True):
+                verdicts[old.correct, new.correct] += 1
+                if old.correct != new.correct:
+                    answer = new.answer or old.answer or UNKNOWN
+                    says = (f"{grade.verdict} ({grade.reason})" for grade in (old, new))
+                    texts = (name, str(response.id), a.problem.answer, answer, *says)
+                    changes.append([visible(text, LONGEST) for text in texts])
+        once = sum(count for both, count in verdicts.items() if both.count(None) == 1)
+        right = sum(count for both, count in verdicts.items() if True in both)
+        numbers = [f"{n:,}" for n in (verdicts[True, False], verdicts[False, True], once)]
+        counts.append([comparison.benchmark, *numbers, percent(right / verdicts.total())])
+    header = ["benchmark", "right to wrong", "wrong to right", "undecided once", "right in A or B"]
+    caption = "Both graded the same responses. Changes from A to B, and percent right in A or B:"
+    parts = [caption, markdown_table(header, counts)] if counts else []
+    if shown := changes[:MOST_CHANGES]:
+        header = ["problem", "sample", "gold", "answer", "A", "B"]
+        parts.append(f"Changed grades ({len(shown)} of {len(changes):,}):")
+        parts.append(markdown_table(header, shown))
+    return parts
 
 
 def _notes(comparison: Comparison) -> list[str]:

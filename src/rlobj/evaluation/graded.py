@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -11,7 +11,7 @@ from statistics import fmean
 
 from rlobj.data import Problem
 from rlobj.rewards import Graded
-from rlobj.runs.evaluation_samples import Key, Samples
+from rlobj.runs.evaluation_samples import Samples
 from rlobj.samplers import Response
 
 
@@ -60,22 +60,9 @@ class GradedBenchmark:
     problems: tuple[GradedProblem, ...]
 
     @classmethod
-    def of(
-        cls,
-        samples: Samples,
-        benchmark: str,
-        problems: Iterable[Problem],
-        grades: Mapping[Key, Graded] | None = None,
-    ) -> GradedBenchmark:
-        """Those that are stored of a benchmark; problems without a grade are left out.
-
-        Args:
-            samples: what is stored.
-            benchmark: its name.
-            problems: its problems.
-            grades: those that count; None = all that are stored.
-        """
-        grades = samples.grades if grades is None else grades
+    def of(cls, samples: Samples, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
+        """Those that are stored of a benchmark; problems without a grade are left out."""
+        grades = samples.grades
         keys = sorted(key for key in grades if key[0] == benchmark)
         by_problem = {name: list(those) for name, those in groupby(keys, itemgetter(1))}
         graded = []

@@ -13,7 +13,6 @@ from rlobj.answers.version import DEADLINE, verifier_version
 from rlobj.base.errors import ConfigError
 from rlobj.base.paths import nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.grade_changes import Regrading
 from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.result import EvaluationResult, without_empty
@@ -42,11 +41,7 @@ def summarise_folder(
 
 
 def publish(
-    samples: Samples,
-    callback: EvaluationCallback,
-    regrading: Regrading | None = None,
-    *,
-    write: bool = True,
+    samples: Samples, callback: EvaluationCallback, *, write: bool = True
 ) -> EvaluationResult:
     """Summarise what is graded; in a folder, write results.json, results.md and report.html.
 
@@ -58,7 +53,7 @@ def publish(
     """
     settings = samples.settings()
     benchmarks = _benchmark_results(samples, settings["benchmarks"])
-    result = EvaluationResult(benchmarks, settings, samples.path, regrading)
+    result = EvaluationResult(benchmarks, settings, samples.path)
     where = None if samples.path is None or samples.rank else nearby(samples.path)
     if write and where:
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.paths import there
+from rlobj.base.paths import nearby, there
 from rlobj.base.showing import shown
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.grade_changes import GradeChange, RegradedBenchmark, Regrading
-from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.progress import followed
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, grade_stored, open_keys
@@ -40,7 +39,7 @@ def regrade(
 ) -> EvaluationResult:
     """Grade the stored responses of an evaluation again, into a new folder.
 
-    The evaluation stays as it is. The result's `regrading` compares the grades of both.
+    The evaluation stays as it is. `compare` says which grades differ.
 
     Args:
         path: folder of the evaluation.
@@ -75,7 +74,6 @@ def regrade(
         for name, changed in rewards.items():
             grader = changed.seen_from(Path.cwd())
             _grade(grader, name, problems.get(name, []), again, callback)
-        regrading = _compare(samples, again, benchmarks, rewards)
         recorded = {
             name: {**benchmark, "reward": rewards[name].recorded()}
             for name, benchmark in benchmarks.items()
@@ -88,7 +86,10 @@ def regrade(
             target.grade(again.grades)
             # The folder is an evaluation from here on, and not if this process is killed before.
             target.write_settings({**settings, "benchmarks": recorded, "sessions": sessions})
-            return publish(target, callback, regrading)
+            result = publish(target, callback)
+        sides = shlex.join(str(nearby(path)) for path in (samples.path, target.path) if path)
+        callback.noted(f"to see which grades changed: rlobj eval compare {sides}")
+        return result
 
 
 def _new_folder(path: Path, rewards: Iterable[Reward]) -> Path:
@@ -128,29 +129,3 @@ def _grade(
         grader.check(problems)
         for keys in blocks_of(open_keys(samples, name, problems, 0), BLOCK):
             grade_stored(grader, by_id, name, samples, total, callback, keys)
-
-
-def _compare(
-    before: Samples,
-    after: Samples,
-    benchmarks: Mapping[str, Mapping[str, Any]],
-    rewards: Mapping[str, Reward],
-) -> Regrading:
-    """Compare the grades of the responses that have one on both sides."""
-    problems = before.problems()
-    old = {key: grade for key, grade in before.grades.items() if key in after.grades}
-    new = {key: after.grades[key] for key in old}
-    golds = {(name, problem.id): problem.answer for name in problems for problem in problems[name]}
-    changes = [
-        GradeChange(key, golds[key[:2]], grade, new[key])
-        for key, grade in old.items()
-        if grade.verdict != new[key].verdict
-    ]
-    regraded = {}
-    for name, settings in benchmarks.items():
-        of_name = problems.get(name, ())
-        first, second = (GradedBenchmark.of(before, name, of_name, grades) for grades in (old, new))
-        if first.problems:
-            now = rewards[name].recorded()
-            regraded[name] = RegradedBenchmark.of(first, second, settings["reward"], now)
-    return Regrading(len(after.grades), regraded, tuple(changes))

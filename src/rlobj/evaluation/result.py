@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.evaluation.estimators import Interval
-from rlobj.evaluation.grade_changes import Regrading
 from rlobj.evaluation.report.as_json import results_json
 from rlobj.evaluation.report.tables import results_markdown
 from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
@@ -24,13 +23,11 @@ class EvaluationResult:
         benchmarks: name -> summary, graded responses and settings.
         settings: everything that changes a number, and where it ran, as in settings.json.
         path: the folder with the files; None if the evaluation was kept in memory.
-        regrading: what `regrade` changed; None if nothing was graded again.
     """
 
     benchmarks: Mapping[str, BenchmarkResult]
     settings: Mapping[str, Any] = field(repr=False)
     path: Path | None = None
-    regrading: Regrading | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         means = {name: result.summary.estimate.mean for name, result in self.benchmarks.items()}

@@ -68,4 +68,4 @@ class RoomyLayer(DynamicLayer):
             super().reorder_cache(beam_idx)
             self._buffers = [self.keys, self.values]
 
-    batch_select_indices = reorder_cache
+    batch_select_indices = reorder_cache  # pyright: ignore[reportAssignmentType]

@@ -395,7 +395,7 @@ class _Context:
     """
 
     def __init__(
-        self, model: Any, prompts: list[Sequence[int]], longest: int, cached: bool
+        self, model: Any, prompts: Sequence[Sequence[int]], longest: int, cached: bool
     ) -> None:
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._accepted = inspect.signature(inner.forward).parameters.keys()
