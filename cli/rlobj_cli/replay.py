@@ -33,19 +33,12 @@ GRADIENT = {
     "clipped": ("clipped", "tokens with a weight, but outside the surrogate's bounds: no gradient"),
     "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
     "gradient_up": ("raised", "share of it on tokens that become more likely"),
-    "gradient_top": ("top 1%", "share of it on the 1% of the tokens that have most of it"),
     "gradient_spurious": ("spurious", "share of it on spurious tokens"),
 }
 """The gradients of objectives, in the same way."""
-PAIRS = {
-    "overlap": ("overlap", "tokens touched by both, of those touched by either"),
-    "weights": ("weights", "correlation of the tokens' weights, mean over updates"),
-    "gradients": ("gradients", "cosine of the two gradients, mean over updates"),
-}
-"""What two of them have in common."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
-LONGEST, MOST = 21, 4
-"""Longer names are numbered. With more names, pairs without the recorded objective are left out."""
+LONGEST = 21
+"""Longer names are numbered."""
 
 
 def replay(
@@ -111,7 +104,7 @@ def replay(
 
 
 def show(console: Console, replayed: Replay) -> None:
-    """Print the objectives and rules, what they have in common, and the sweep."""
+    """Print the objectives and rules, and the sweep."""
     say(console, Text.assemble(("rlobj replay", "bold"), f"  {replayed.title}"))
     for remark in replayed.remarks:
         say(console, Text(typed(remark, {"sweep": "--sweep"}), "yellow"))
@@ -124,22 +117,15 @@ def show(console: Console, replayed: Replay) -> None:
             console.print(Text(f"{i}  {visible(name, 300)}"))
             shown[name] = str(i)
     if len(rows) > 1 or not sweeps:
-        show_rows(console, "touched by", TOKENS, [([shown[row["name"]]], row) for row in rows])
+        show_rows(console, "touched by", TOKENS, [(shown[row["name"]], row) for row in rows])
     planned = [row for row in rows if row["gradient"] is not None]
     for row in planned:
         counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
         row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
-    show_rows(console, "gradient of", GRADIENT, [([shown[row["name"]]], row) for row in planned])
-    pairs = replayed.pairs.to_pylist()
-    if len(names) > MOST:
-        pairs = [row for row in pairs if row["first"] == names[0]]
-    named = [([shown[row["first"]], shown[row["second"]]], row) for row in pairs]
-    show_rows(console, "in common", PAIRS, named)
-    if len(names) > MOST:
-        console.print(Text("pairs without the recorded objective: --json", "dim"))
+    show_rows(console, "gradient of", GRADIENT, [(shown[row["name"]], row) for row in planned])
     for rule in dict.fromkeys(row["name"] for row in sweeps):
         console.print(Text(f"\n{visible(rule, 300)}"))
-        chosen = [([f"{row['value']:g}"], row) for row in sweeps if row["name"] == rule]
+        chosen = [(f"{row['value']:g}", row) for row in sweeps if row["name"] == rule]
         show_rows(console, replayed.swept, TOKENS, chosen)
 
 
@@ -147,15 +133,15 @@ def show_rows(
     console: Console,
     title: str,
     heads: Mapping[str, tuple[str, str]],
-    rows: Sequence[tuple[Sequence[str], Mapping[str, Any]]],
+    rows: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> None:
-    """Print rows, each after its names, and what their columns mean; unknown columns are left out.
+    """Print rows, each after its name, and what their columns mean; unknown columns are left out.
 
     Args:
         console: the screen.
         title: of the names.
         heads: for each column its head and its meaning.
-        rows: the names of each row, and its values.
+        rows: the name of each row, and its values.
     """
     from rlobj.insight.numbers import percent
 
@@ -164,22 +150,18 @@ def show_rows(
             return f"{row[key]:,.0f}"
         if key == "effect":
             return row[key]
-        if key in ("gradient", "weights", "gradients") or row[key] is None:
+        if key == "gradient" or row[key] is None:
             return number(row[key])
         return percent(row[key])
 
     if not rows:
         return
     columns = [key for key in heads if any(row[key] is not None for _, row in rows)]
-    if not columns:  # only of pairs: then no overlap is known either
-        console.print(Text(f"\n{title}: nothing; none of them touched a token", "dim"))
-        return
-    names = [title, *[""] * (len(rows[0][0]) - 1)]
-    grid = table(*names, right=[heads[key][0] for key in columns])
-    for column, key in zip(grid.columns[len(names) :], columns, strict=True):
+    grid = table(title, right=[heads[key][0] for key in columns])
+    for column, key in zip(grid.columns[1:], columns, strict=True):
         column.no_wrap = key != "effect"
-    for texts, row in rows:
-        grid.add_row(*map(Text, texts), *(Text(cell(row, key)) for key in columns))
+    for name, row in rows:
+        grid.add_row(Text(name), *(Text(cell(row, key)) for key in columns))
     console.print(grid)
     width = max(len(heads[key][0]) for key in columns)
     for head, meaning in (heads[key] for key in columns):

@@ -126,8 +126,6 @@ IDLE = {"reward/groups": 0.0, "train/grad_norm": None, "train/skipped_updates": 
 TEACHER = {
     "score/teacher/gap": -0.2,
     "score/teacher/end_gap": -0.1,
-    "score/teacher/one_sided": 0.6,
-    "score/teacher/top_1pct": 0.1,
 }
 TAUGHT = {
     "scores": {"teacher": {"run": "runs/x"}},
@@ -173,8 +171,6 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("verifier-trouble", lambda step: {"reward/no_answer_share": min(step / 100, 0.3)}, {}),
     ("wrong-group-size", {"groups/without_signal_share": 0.55}, {"sampling": {"group_size": 2}}),
     ("teacher-trouble", {**TEACHER, "score/teacher/end_gap": -9.0}, TAUGHT),
-    ("teacher-trouble", {**TEACHER, "score/teacher/one_sided": 0.99}, TAUGHT),
-    ("teacher-trouble", {**TEACHER, "score/teacher/top_1pct": 0.6}, TAUGHT),
     ("tool-never-called", {**NO_CALLS, "turns/mean": 1.0}, CALCULATOR),
     ("tool-never-called", NO_CALLS, {"environment": {"tools": ["python"]}}),
     ("tool-never-called", NO_CALLS, {}),  # tools of another trainer

@@ -157,7 +157,6 @@ class _Replay:
         for name, value, chosen in self._selected(first):
             tallies.add_touched((name, value), chosen, spurious[rows], planned[RECORDED].free)
             touched |= {name: chosen} if value is None else {}
-        tallies.add_pairs(touched, planned)
         if self.keep:
             self.rows.append(_rows(first, touched, planned))
 
@@ -196,7 +195,6 @@ class _Replay:
             population=recorded["tokens"],
             reproduced=int(recorded["equal"]),
             objectives=_table(self.tallies.chosen(swept=False)),
-            pairs=_table(self.tallies.pairs()),
             sweeps=_table(self.tallies.chosen(swept=True)),
             tokens=pyarrow.concat_tables(rows, promote_options="default") if rows else None,
             refused=self.refused,

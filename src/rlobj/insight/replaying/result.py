@@ -38,10 +38,7 @@ class Replay:
             of objectives the tokens that are `clipped`: with a weight, and without a gradient
             because a ratio is out of the surrogate's bounds; the sum of the tokens' `gradient`
             norms over that of the recorded one, and the parts of it that make tokens more likely,
-            that 1% of the tokens have, and that spurious tokens have.
-        pairs: of each two: `overlap`, the tokens that both touch over those that either touches;
-            the correlation of the `weights`; and the cosine of the `gradients` by the logits. The
-            last two are means over updates.
+            and that spurious tokens have.
         sweeps: one row for each rule and swept value.
         tokens: if asked for, one row per token, with what each objective does to it.
         refused: why something cannot be replayed, by its name.
@@ -54,7 +51,6 @@ class Replay:
     population: float
     reproduced: int
     objectives: Any
-    pairs: Any
     sweeps: Any
     tokens: Any
     refused: Mapping[str, Message]
@@ -87,9 +83,7 @@ class Replay:
 
     def to_json(self) -> str:
         """All of it but `tokens` as JSON, with control characters escaped and null for NaN."""
-        tables = {
-            name: getattr(self, name).to_pylist() for name in ("objectives", "pairs", "sweeps")
-        }
+        tables = {name: getattr(self, name).to_pylist() for name in ("objectives", "sweeps")}
         return json.dumps({**vars(self), **tables, "tokens": None}, indent=1)
 
     def __repr__(self) -> str:

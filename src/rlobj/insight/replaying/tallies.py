@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -14,15 +13,12 @@ from rlobj.insight.replaying.candidates import RECORDED
 from rlobj.insight.replaying.planning import EFFECTS, Planned
 from rlobj.insight.replaying.result import SHARES
 
-TOP = 0.01
-"""The share of the tokens whose part of the gradient is measured."""
-_SIMILAR = ("weights", "gradients")
-_PARTS = ("gradient_up", "gradient_top", "gradient_spurious")
+_PARTS = ("gradient_up", "gradient_spurious")
 
 
 class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
-    """Sums over tokens by their name, of objectives (name, None), of rules (name, swept value) and
-    of pairs (name, name)."""
+    """Sums over tokens by their name, of objectives (name, None) and of rules (name, swept
+    value)."""
 
     def __init__(self) -> None:
         super().__init__(lambda: defaultdict(float))
@@ -74,33 +70,9 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
             "equal": planned.equal,
             "gradient": norms,
             "gradient_up": planned.gradient.clamp(min=0),
-            "gradient_top": norms.topk(math.ceil(TOP * len(norms))).values,
             "gradient_spurious": torch.where(spurious == 1, norms, 0.0),
         }
         self.add((name, None), columns)
-
-    def add_pairs(
-        self, touched: Mapping[str, torch.Tensor], planned: Mapping[str, Planned]
-    ) -> None:
-        """Add what each two have in common.
-
-        Args:
-            touched: the tokens that each touches or selects, bool [N].
-            planned: the results of objectives.
-        """
-        vectors = {
-            name: {"weights": _centred(plan.weights), "gradients": plan.gradient.double()}
-            for name, plan in planned.items()
-        }
-        for a, b in combinations(touched, 2):
-            both, either = touched[a] & touched[b], touched[a] | touched[b]
-            self.add((a, b), {"both": both, "either": either})
-            for what in _SIMILAR if {a, b} <= planned.keys() else ():
-                first, second = vectors[a][what], vectors[b][what]
-                size = (first @ first * (second @ second)).sqrt()
-                if size != 0:  # also NaN
-                    cosine = {what: first @ second / size, f"updates {what}": torch.ones(())}
-                    self.add((a, b), cosine)
 
     # Rows of the results.
 
@@ -108,7 +80,7 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
         """One row for each objective and rule, or for each swept value of a rule."""
         rows = []
         for (name, value), tally in self.items():
-            if isinstance(value, str) or (value is None) == swept:
+            if (value is None) == swept:
                 continue
             row = {"name": name, "value": value} if swept else {"name": name}
             row |= {"touched": tally["touched"]}
@@ -124,24 +96,7 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
             rows.append(row)
         return rows
 
-    def pairs(self) -> list[dict[str, Any]]:
-        """One row for each pair."""
-        rows = []
-        for (a, b), tally in self.items():
-            if isinstance(b, str):
-                row = {"first": a, "second": b, "overlap": _share(tally, "both", "either")}
-                means = {what: _share(tally, what, f"updates {what}") for what in _SIMILAR}
-                rows.append(row | means)
-        return rows
-
 
 def _share(tally: Mapping[str, float], part: str, whole: str) -> float:
     """Σ part / Σ whole; nan if the whole is 0."""
     return tally[part] / tally[whole] if tally[whole] else math.nan
-
-
-def _centred(weights: torch.Tensor) -> torch.Tensor:
-    """Weights minus their mean, float64; exactly 0 if they are equal but for rounding."""
-    centred = weights.double() - weights.double().mean()
-    equal = not len(weights) or centred.abs().amax() <= 1e-6 * weights.abs().amax()
-    return torch.zeros_like(centred) if equal else centred

@@ -9,7 +9,6 @@ server                                  log-probs of a vLLM server
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.scores import frozen, load_score, score_dtype, with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.statistics import exact_mean, from_keys, kth_smallest, order_keys
+from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
 from rlobj.samplers import Response
@@ -227,26 +226,10 @@ class Scores:
                     & table.spread(torch.tensor(ends, dtype=torch.bool, device=gap.device))
                 )
                 metrics[f"score/{name}/end_gap"] = self._mean(gap, ended)
-                up = self._mean((gap > 0).to(gap), gap != 0)
-                metrics[f"score/{name}/one_sided"] = max(up, 1 - up)
-                metrics[f"score/{name}/top_1pct"] = self._top(gap.abs()[scored])
         return metrics
 
     def _mean(self, values: Tensor, where: Tensor) -> float:
         return exact_mean(values, where, self._parallel.comm)
-
-    def _top(self, sizes: Tensor) -> float:
-        """The share of a sum that the largest 1% of its terms hold, over all ranks."""
-        comm = self._parallel.comm
-        keys, count = order_keys(sizes), int(comm.sum(torch.tensor(len(sizes))))
-        few = max(count // 100, 1)
-        if not count:
-            return math.nan
-        cut = kth_smallest(keys, count - few + 1, comm)
-        parts = torch.stack([sizes.sum(), sizes[keys > cut].sum(), (keys > cut).sum()]).double()
-        whole, above, number = comm.sum(parts).tolist()
-        largest = float(from_keys(torch.tensor([cut], device=keys.device, dtype=keys.dtype)))
-        return (above + (few - number) * largest) / whole if whole else math.nan
 
     def _columns(
         self, name: str, score: Score, sequences: Sequences, table: TokenBatch

@@ -134,19 +134,15 @@ def inert_setting(history: History) -> Found | None:
     return Found("; ".join(history.inert), cure, {"settings": len(history.inert)})
 
 
-ENDLESS, SMALL_GAP, ONE_SIDED, FEW_TOKENS = -5.0, 0.01, 0.98, 0.5
-"""A teacher: nats at the ends of responses below which it does not know the end token; nats of a
-mean gap that is no rounding; share of gaps with one sign; share of all gaps in 1% of the tokens."""
+ENDLESS = -5.0
+"""Nats at the ends of responses below which a teacher does not know the end token."""
 
 
-@reads("score/NAME/end_gap", "score/NAME/one_sided", "score/NAME/top_1pct", also=["score/NAME/gap"])
+@reads("score/NAME/end_gap", also=["score/NAME/gap"])
 def teacher_trouble(history: History) -> Found | None:
-    """A teacher has another end token, pushes all tokens one way, or is about few tokens."""
+    """A teacher has another end token."""
     for name in history.config.scores:
         gap, end = (history.mean(f"score/{name}/{kind}") for kind in ("gap", "end_gap"))
-        side, top = (history.mean(f"score/{name}/{kind}") for kind in ("one_sided", "top_1pct"))
-        numbers = {"gap": gap, "end": end, "side": side, "top": top}
-        large = len(history.steps) >= WINDOW and gap < -SMALL_GAP
         if end < min(ENDLESS, gap + ENDLESS):
             return Found(
                 f"the score {name} gives the tokens that end responses {end:.3g} nats less than "
@@ -157,22 +153,6 @@ def teacher_trouble(history: History) -> Found | None:
                     Setting(f"scores.{name}.end", "ID"),
                     ", the id of its own end token; or a teacher with the policy's.",
                 ),
-                numbers,
-            )
-        if large and side >= ONE_SIDED:
-            return Found(
-                f"{side:.1%} of the gaps to the score {name} have one sign, mean {gap:.3g} nats: "
-                "the term moves nearly all tokens in one direction",
-                f"Subtract its mean: {name}_gap - {name}_gap.mean(); or compare with the "
-                f"reference: {name}_gap - ref_gap. Look at its tokenizer and its prompt first.",
-                numbers,
-            )
-        if large and top >= FEW_TOKENS:
-            return Found(
-                f"1% of the tokens hold {top:.0%} of all gaps to the score {name}: the term is "
-                "about few tokens, often of style",
-                f"Limit it: clip({name}_gap, -5, 5). rlobj inspect {history.run} --html colours "
-                f"tokens by {name}_gap.",
-                numbers,
+                {"gap": gap, "end": end},
             )
     return None
