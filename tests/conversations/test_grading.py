@@ -99,8 +99,17 @@ def test_the_weight_of_the_environment_is_that_among_several_rewards():
 def test_calls_and_their_failures_are_counted():
     found = sums([SAMPLE, SAMPLE])
     expected = {"turns": 4, "calls": 4, "errors": 2, "timeouts": 2, "seconds": 4.0}
+    expected |= {"malformed": 0, "exceptions": 0}
     assert {name: found[name] for name in expected} == expected
     assert (found["with_calls"], found["at_turns"]) == (2, 0)
+
+
+def test_faults_of_a_tool_and_malformed_calls_are_counted_apart():
+    kinds = ("malformed", "exception: KeyError: 'gone'", "exception", "error", "")
+    turn = TurnRecord(2, "", array("i"), uses=tuple(ToolUse("spell", kind) for kind in kinds))
+    found = sums([replace(SAMPLE, turns=[turn])])
+    counts = {name: found[name] for name in ("calls", "errors", "malformed", "exceptions")}
+    assert counts == {"calls": 5, "errors": 4, "malformed": 1, "exceptions": 2}
 
 
 def test_an_environment_gives_the_rewards_unless_others_are_named():

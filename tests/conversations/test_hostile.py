@@ -240,8 +240,9 @@ def test_too_many_failures_stop_the_run_as_those_of_rewards_do(model):
         def step(self, messages: Any) -> Any:
             raise ValueError("no")
 
-    message = r"step failed: ValueError: no\n11 of the last \d+ calls failed; environment.max_fail"
-    with pytest.raises(RunError, match=message + r"ures is 10\."):
+    message = r"step failed: ValueError: no\n  at .*hostile.py, line \d+: raise ValueError.*\n"
+    message += r"11 of the last \d+ calls failed; environment.max_failures is 10\."
+    with pytest.raises(RunError, match=message):
         hold(model, Fails)
     assert "broken" in ends(hold(model, Fails, max_failures=12))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -140,7 +141,9 @@ def test_an_object_of_trl_is_an_environment():
             "{'error': 'step must not be negative'}",
             "{'count': 2}",
         ]
-        assert [use.error for use in turn.uses] == ["", "error", ""]
+        assert (turn.uses[0].error, turn.uses[2].error) == ("", "")
+        where = f"exception: ValueError: step must not be negative\n  at {__file__}, line "
+        assert turn.uses[1].error.startswith(where)
         await environment.step(says(call("increment", step=1)))
         assert Counter.rewards == before
         turn = await environment.step(says())
@@ -236,6 +239,29 @@ def hold(turns: list[str], problem: Problem = PROBLEM, **opened: Any) -> tuple[A
     return sample, sampler.read
 
 
+def lookup(word: str) -> str:
+    """Look a word up.
+
+    Args:
+        word: The word.
+    """
+    return {"a": "b"}[word]
+
+
+def test_the_first_exception_of_a_tool_is_shown_once_with_its_file_and_line(caplog):
+    wrong = ASKS % ("lookup", '"word": 5')
+    turns = [wrong, *[ASKS % ("lookup", f'"word": "{word}"') for word in "xya"], "done"]
+    with caplog.at_level(logging.WARNING):
+        sample, _ = hold(turns, tools=[lookup])
+    kinds = [use.error.partition(":")[0] for turn in sample.turns for use in turn.uses]
+    assert kinds == ["malformed", "exception", "exception", ""]
+    [shown] = [record.getMessage() for record in caplog.records]
+    assert shown.startswith(
+        f"Tool 'lookup' failed: exception: KeyError: 'x'\n  at {__file__}, line "
+    )
+    assert 'return {"a": "b"}[word]' in shown
+
+
 def test_a_conversation_with_tools_from_settings_and_from_python():
     turns = [
         "I add." + ASKS % ("calculator", '"expression": "37*46"'),
@@ -251,7 +277,7 @@ def test_a_conversation_with_tools_from_settings_and_from_python():
     ]
     assert [[use.error for use in turn.uses] for turn in sample.turns] == [
         [""],
-        ["", "error", "error"],
+        ["", "malformed", "malformed"],
         [],
     ]
     assert [turn.end for turn in sample.turns] == ["", "", "done"]

@@ -56,11 +56,11 @@ def pool(deadline):
 @pytest.mark.parametrize(
     ("how", "error", "text"),
     [
-        ("raise", "error", "error: KeyError: 'gone xxx"),
+        ("raise", "exception", "error: KeyError: 'gone xxx"),
         ("own", "error", "no such city"),
-        ("sys_exit", "error", "error: SystemExit: 3"),
-        ("memory", "error", "error: MemoryError"),
-        ("none", "error", "returned NoneType; expected a text, number, list or dict"),
+        ("sys_exit", "exception", "error: SystemExit: 3"),
+        ("memory", "exception", "error: MemoryError"),
+        ("none", "exception", "returned NoneType; expected a text, number, list or dict"),
         ("pattern", "timeout", "error: the tool did not answer within "),
         ("exit", "crash", "error: the tool ended its process with the exit status 3"),
         ("long", "flood", "aaa\n[1,995,904 characters were left out]\nzzz"),
@@ -69,7 +69,9 @@ def pool(deadline):
 )
 def test_a_tool_that_fails_is_an_answer_and_the_next_calls_succeed(pool, how, error, text):
     [result] = called(pool, ("fail", {"how": how}))
-    assert (result.error, text in result.text) == (error, True), result
+    kind, _, place = result.error.partition(": ")
+    assert (kind, text in result.text) == (error, True), result
+    assert (f"\n  at {FILE}, line " in place) == (how in ("raise", "sys_exit", "memory"))
     assert len(result.text) < (400 if how == "raise" else 4096 + 100)
     assert str(FILE) not in result.text
     after = called(pool, *[("add", {"a": i, "b": 1}) for i in range(3)])
@@ -93,7 +95,9 @@ def test_results_are_texts(pool, call, text):
 def test_a_call_that_cannot_be_made_is_an_answer(pool):
     calls = ("ad", {}), ("add", {"c": 1}), ("add", {"a": {1}})
     unknown, wrong, data = called(pool, *calls)
-    assert {each.error for each in (unknown, wrong, data)} == {"error"}
+    assert [each.error.partition(":")[0] for each in (unknown, wrong, data)] == [
+        *("malformed", "exception", "error"),
+    ]
     assert "there is no tool 'ad'. Did you mean 'add'?" in unknown.text
     assert "unexpected keyword argument 'c'" in wrong.text
     assert "set is not JSON" in data.text
@@ -196,7 +200,8 @@ async def doubled_later(number: float) -> float:
 def test_functions_of_this_process_may_fail_in_the_same_ways(function, deadline):
     pool = ToolPool(EnvironmentSettings(deadline=deadline), [function])
     results = called(pool, *[(function.__name__, {"number": x}) for x in (3, -1, 0)])
-    assert [each.error for each in results] == ["", "error", "timeout"]
+    assert [each.error.partition(":")[0] for each in results] == ["", "exception", "timeout"]
+    assert f"\n  at {__file__}, line " in results[1].error
     assert [each.text for each in results] == [
         *("6", "error: SystemExit: 4"),
         f"error: the tool did not answer within {deadline:g} seconds",

@@ -117,7 +117,7 @@ def test_a_random_policy_calls_in_vain_and_the_report_shows_its_calls(run: Path)
     drawn = {plot.name: figure for _, plot, figure in figures(read_runs([run]))}
     [turns] = drawn["turns"].lines
     assert all(each is not None and each > 1 for each in turns.y)
-    calls, failed, late = drawn["calls"].lines
+    calls, failed, *_, late = drawn["calls"].lines
     assert calls.y == failed.y
     assert {*late.y} == {0.0}
     assert "accuracy-by-use" in drawn

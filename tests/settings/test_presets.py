@@ -464,3 +464,29 @@ def test_error_in_a_yaml_file_names_the_file(write: Any, text: str, message: str
         load_preset(path)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_targets_of_a_file_are_beside_it_or_else_in_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("mine.py", "here/mine.py", "here/only.py", "there.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "below.yaml").write_text(
+        "rewards: [{name: a, kind: custom, target: 'mine.py:a', weight: 1}]\n"
+        "environment: {tools: [python, './there.py:t', 'package.mine:t', '/mine.py:t']}\n"
+        "columns: {x: only.py:x}\ndata: {template: 'mine.py:a {prompt}'}\n"
+    )
+    rule = "(prob < 0.1) & custom('mine.py:Rare', of=custom(\"no.py:Such\"))"
+    text = f"base: ../below.yaml\nobjective:\n  drop: {rule}\n"
+    (tmp_path / "here" / "top.yaml").write_text(text)
+    config: Any = load_preset("./top.yaml").config
+    assert config["rewards"][0]["target"] == "../mine.py:a"
+    tools = ["python", "../there.py:t", "package.mine:t", "/mine.py:t"]
+    assert config["environment"]["tools"] == tools
+    assert config["columns"]["x"] == "only.py:x"
+    assert config["data"]["template"] == "mine.py:a {prompt}"
+    assert config["objective"]["drop"] == rule, "this file is beside mine.py"
+    monkeypatch.chdir(tmp_path.parent)
+    config = load_preset(f"{tmp_path.name}/here/top.yaml").config
+    for name in ("mine.py:Rare", "no.py:Such"):
+        assert f"{tmp_path.name}/here/{name}" in config["objective"]["drop"]

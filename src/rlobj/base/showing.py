@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
 from typing import Any
 
+_LIBRARY = __file__.removesuffix("base/showing.py")
 _SHOWN = 300
 """Characters of a text in a message."""
+_FRAMES = 4
+"""Calls of a traceback in a message."""
 
 
 def place_of(
@@ -34,6 +38,14 @@ def place_of(
         if frame.f_code.co_filename == file and line is not None:
             return place_at(file, line)
     return f"\n  at {file}, line {code.co_firstlineno}"
+
+
+def place_of_error(error: BaseException) -> str:
+    """As `place_of`, of an exception: the last lines that it passed outside of rlobj."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_LIBRARY)]
+    lines = dict.fromkeys(place_at(frame.filename, frame.lineno or 0) for frame in theirs)
+    return "".join([*lines][-_FRAMES:])
 
 
 def place_at(file: str, line: int) -> str:

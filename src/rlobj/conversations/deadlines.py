@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import RlobjError
-from rlobj.base.showing import shown
+from rlobj.base.showing import place_of_error, shown
 from rlobj.base.threads import DaemonThreads
 
 _THREADS = DaemonThreads()
@@ -41,7 +41,7 @@ class Failed(Exception):
 
     Attributes:
         why: "timeout" or "error".
-        text: of the exception.
+        text: of the exception, with its file and line.
         deadline: seconds.
         counts: False if another call blocked the loop.
         method: that was called, if it is another one than the caller knows.
@@ -220,7 +220,7 @@ def _read(value: Any, read: _Read, begun: float) -> _Outcome:
 
 def _raised(error: BaseException, begun: float) -> _Outcome:
     text = f"{type(error).__name__}: {shown(error, str)}"  # which may be slow, too
-    return _Outcome(time.monotonic() - begun, text=text)
+    return _Outcome(time.monotonic() - begun, text=text + place_of_error(error))
 
 
 async def _within(work: Future[_Outcome], deadline: float) -> _Outcome:

@@ -414,6 +414,9 @@ class Conversations:
         """The turn with an answer, and why the conversation ends, if it does."""
         heard: list[Any] = [*answer.observation]
         turn = replace(turn, reward=answer.reward, correct=answer.correct, uses=answer.uses)
+        for use in turn.uses:
+            if use.error.startswith("exception"):
+                self._warn("tools", f"Tool {use.name!r} failed: {use.error}\nThe policy reads it")
         if answer.done:
             return replace(turn, end="done")
         failed = sum(bool(use.error) for record in (*spoken.turns, turn) for use in record.uses)

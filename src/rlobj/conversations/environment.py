@@ -155,8 +155,8 @@ def checked_reward(reward: Any, name: str) -> float:
     raise RunError(f"{name} returned the reward {shown(reward)}; expected a finite number")
 
 
-_LONGEST_NAME, _MOST_USES = 200, 10_000
-"""Characters of the name of a call that the record keeps, and calls of one turn."""
+_LONGEST_NAME, _LONGEST_ERROR, _MOST_USES = 200, 1000, 10_000
+"""Characters of a call's name and error that the record keeps, and calls of one turn."""
 
 
 def _checked_use(use: Any) -> ToolUse | None:
@@ -165,7 +165,7 @@ def _checked_use(use: Any) -> ToolUse | None:
         with contextlib.suppress(TypeError, ValueError, ArithmeticError):
             if math.isfinite(seconds := float(use.seconds)):
                 name, error = str.__str__(use.name), str.__str__(use.error)
-                return ToolUse(name[:_LONGEST_NAME], error[:_LONGEST_NAME], seconds)
+                return ToolUse(name[:_LONGEST_NAME], error[:_LONGEST_ERROR], seconds)
     return None
 
 

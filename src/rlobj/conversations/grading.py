@@ -117,6 +117,8 @@ def sums(responses: Sequence[Response]) -> dict[str, float]:
         "calls": len(uses),
         "errors": sum(bool(use.error) for use in uses),
         "timeouts": sum(use.error == "timeout" for use in uses),
+        "malformed": sum(use.error == "malformed" for use in uses),
+        "exceptions": sum(use.error.startswith("exception") for use in uses),
         "seconds": sum(use.seconds for use in uses),
         "with_calls": sum(any(map(calls_of, response.turns)) for response in responses),
         **{f"at_{name}": sum(end == name for end in ends) for name in ENDS},

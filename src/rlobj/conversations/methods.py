@@ -52,7 +52,7 @@ class ToolEnvironment(Adapter):
 
     async def _call(self, call: Mapping[str, Any]) -> ToolResult:
         if error := call.get("error"):
-            return ToolResult(f"error: {error}", "error")
+            return ToolResult(f"error: {error}", "malformed")
         function = call["function"]
         return await self.pool.call(function["name"], function["arguments"], self.conversation_seed)
 
@@ -276,7 +276,7 @@ def _told_as_in_trl() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ToolError(str({"error": str(error)})) from error
+        raise ToolError(str({"error": str(error)}), error) from error
 
 
 def _as_in_trl(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,9 +38,7 @@ class ToolResult:
 
     Attributes:
         text: what the policy reads: what the tool returned, or what went wrong.
-        error: "" if it returned; "error": it raised an exception; "timeout": it did not return
-            before the deadline; "crash": its process ended; "flood": the text was too long, and its
-            middle is left out.
+        error: as in `ToolUse`; of a "flood", the middle of the text is left out.
         seconds: that the call took, without the wait for a free process.
     """
 
@@ -131,7 +129,7 @@ class ToolPool:
         most, patience = self._settings.max_output, self._settings.deadline
         if tool is None:
             advice = nearest(name, self._tools)
-            return ToolResult(f"error: there is no tool {name!r}.{advice}", "error")
+            return ToolResult(f"error: there is no tool {name!r}.{advice}", "malformed")
         if isinstance(tool, str):
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
@@ -170,7 +168,7 @@ class ToolPool:
             error = "timeout" if isinstance(problem, TimeoutError) else "crash"
             text = f"error: the tool {problem}"
         except Exception as problem:  # the arguments are no JSON, or no process can be started
-            text, error = failed(problem, self._settings.max_output)
+            text, error = failed(problem, self._settings.max_output)[0], "error"
         finally:
             self._free.put(worker)
         return ToolResult(text, error, time.monotonic() - begun)

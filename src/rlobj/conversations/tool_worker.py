@@ -12,7 +12,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.seeds import seed_generators
-from rlobj.base.showing import place_of, shown
+from rlobj.base.showing import place_of, place_of_error, shown
 from rlobj.base.targets import import_target
 from rlobj.conversations import box
 from rlobj.conversations.environment import limited_text
@@ -73,12 +73,14 @@ def answered(result: Any, most: int) -> list[str]:
 
 def failed(error: BaseException, most: int) -> list[str]:
     """The text and the kind of error of a tool that raised."""
+    what = f"{type(error).__name__}: {shown(error, str)}"
+    text, why = f"error: {what}", f"exception: {what}{place_of_error(error)}"
     match error:
         case box.ToolError(args=(str(text),)):
-            pass
-        case _:
-            text = f"error: {type(error).__name__}: {shown(error, str)}"
-    return [limited_text(text, most), "error"]
+            why = "error"
+        case box.ToolError(args=(str(text), Exception() as cause)):  # of a method as in TRL
+            why = failed(cause, most)[1]
+    return [limited_text(text, most), why]
 
 
 def schema_of(function: Any, name: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
-from rlobj.base.showing import place_at, shown
+from rlobj.base.showing import place_of_error, shown
 from rlobj.base.validation import Model
 from rlobj.objectives import rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
@@ -80,12 +80,10 @@ def _reporting(method: Method) -> Method:
             raise
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)
-            own = [frame for frame in frames if frame.filename in self.own_files]
-            if not own:
+            if self.own_files.isdisjoint(frame.filename for frame in frames):
                 raise
-            place = place_at(own[-1].filename, own[-1].lineno or 0)
-            what = f"{type(error).__name__}: {shown(error, str)}"
-            raise BatchError(f"code of the objective failed: {what}{place}") from error
+            what = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
+            raise BatchError(f"code of the objective failed: {what}") from error
 
     return reporting  # type: ignore[return-value]
 

@@ -22,8 +22,9 @@ class ToolUse:
 
     Attributes:
         name: of the tool.
-        error: "" if it returned, else "error" (it raised, or the call was malformed), "timeout",
-            "crash" (its process ended) or "flood" (it wrote too much).
+        error: "" if it returned, else "malformed" (the call), "error" (it raised `ToolError`),
+            "exception: ..." (another one, with its file and line), "timeout", "crash" (its process
+            ended) or "flood" (it wrote too much).
         seconds: that it took.
     """
 

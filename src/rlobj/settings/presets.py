@@ -16,6 +16,7 @@ changes its settings. null removes a setting.
 from __future__ import annotations
 
 import importlib.resources
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.files import a_file, read_whole
-from rlobj.base.paths import path_of
+from rlobj.base.paths import nearby, path_of, there
 
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
@@ -33,6 +34,8 @@ FILE_KEYS = ("base", "paper", "summary", "sources")
 """Keys of a preset file or a configuration file that are no settings."""
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
+_TARGET = re.compile(r"(\A|\bcustom\(\s*['\"])([\w.][^'\"\n]{0,200}\.py)(?=:\w)")
+"""The relative path of a file of code in a setting: a whole target, or in a rule."""
 _MOST_BASES = 100
 DEFAULT_MAX_TOKENS = 1024
 """`sampling.max_tokens` of a preset that does not set it."""
@@ -107,7 +110,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
     content = read_yaml(path)
     if not content:
         raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
-    config: Any = {key: value for key, value in content.items() if key not in FILE_KEYS}
+    config = _beside(path, {key: each for key, each in content.items() if key not in FILE_KEYS})
     bases: tuple[str, ...] = ()
     if content.get("base") is not None:
         try:
@@ -146,6 +149,21 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         path=path,
         text=read_whole(path).decode(),
     )
+
+
+def _beside(file: Path, value: Any) -> Any:
+    """What a file sets: `mine.py:Class` is beside it, or else in the current folder."""
+    if isinstance(value, dict):
+        return {key: each if key == "data" else _beside(file, each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_beside(file, each) for each in value]
+
+    def found(target: re.Match[str]) -> str:
+        path = file.absolute().parent / target[2]
+        only_here = there(Path(target[2])) and not there(path)
+        return target[0] if only_here else f"{target[1]}{nearby(path)}"
+
+    return _TARGET.sub(found, value) if isinstance(value, str) else value
 
 
 def _find(name: str, beside: Path | None) -> Path:

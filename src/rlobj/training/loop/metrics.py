@@ -71,9 +71,10 @@ def rollout_metrics(
 
 
 def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
-    """Turns per response; calls of tools, failed ones, those without an answer in time, and their
-    seconds; the share of responses that called a tool, the accuracy of these and of the others; and
-    the shares of responses that ended at a limit."""
+    """Turns per response; calls of tools, also by how they failed, and their seconds; the share of
+    responses that called a tool, the accuracy of these and of the others; and the shares of
+    responses that ended at a limit."""
+    calls = ("calls", "errors", "timeouts", "malformed", "exceptions", "seconds")
     count, judged = sums["responses"], sums["judged"] and sums["judged"] + sums["cut"]
     judged_with = sums["judged"] and sums["judged_with"] + sums["cut_with"]
     accuracies = {
@@ -82,10 +83,7 @@ def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
     }
     return {
         "turns/mean": sums["turns"] / count,
-        "tools/calls": sums["calls"],
-        "tools/errors": sums["errors"],
-        "tools/timeouts": sums["timeouts"],
-        "tools/seconds": sums["seconds"],
+        **{f"tools/{name}": sums[name] for name in calls},
         "tools/used_share": sums["with_calls"] / count,
         **{f"tools/accuracy_{name}": right / of for name, (right, of) in accuracies.items() if of},
         **{f"turns/at_{name}": sums[f"at_{name}"] / count for name in ENDS},

@@ -66,7 +66,7 @@ def called_in_vain(history: History) -> Found | None:
         return Found(
             f"{errors:,.0f} of {calls:,.0f} calls failed in the last steps, {timeouts:,.0f} of "
             "them at the time limit",
-            "Read in samples/, column conversation, what the policy was answered. See "
+            "Read in samples/ what the policy was answered. tools/exceptions are your tool's, see "
             "environment.deadline for time limits, and data.template for how a call is written.",
             {"calls": calls, "errors": errors, "timeouts": timeouts},
         )
