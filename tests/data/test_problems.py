@@ -18,8 +18,9 @@ from pyarrow import parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import Columns, DataConfig, Problem, load_problems
-from rlobj.data.files import read_file
+from rlobj.data.files import read_file, split_files
 from rlobj.data.layouts import answer_text
+from rlobj.data.problems import fingerprint
 from rlobj.data.sources import require_source
 
 
@@ -396,3 +397,24 @@ def test_columns_can_be_named_also_nested_ones() -> None:
 def test_error_names_the_row_that_cannot_be_read(rows, message) -> None:
     with pytest.raises(DataError, match=message):
         problems_of_rows(rows)
+
+
+def test_a_split_with_a_number_is_the_file_of_that_number(tmp_path):
+    for year in (2023, 2024):
+        write_lines(tmp_path / f"test{year}.jsonl", numbered(1))
+    for split, names in (("test2024", [2024]), ("test", [2023, 2024])):
+        files = split_files(tmp_path, split, fallback=False)
+        assert [path.name for path in files] == [f"test{name}.jsonl" for name in names]
+
+
+def test_the_fingerprint_of_problems_changes_with_any_text_and_with_nothing_else():
+    class Thing:
+        pass
+
+    def of(prompt="at 0x1f", answer="1", **extra):
+        return fingerprint([Problem(id="a", prompt=prompt, answer=answer, extra=extra)])
+
+    assert of() != of("at 0x2f")
+    assert of(thing=Thing(), names={"b", "a"}) == of(thing=Thing(), names={"a", "b"})
+    values = numpy.arange(5000)
+    assert of(values=values) != of(values=numpy.where(values == 2500, 0, values))

@@ -115,6 +115,7 @@ def test_sums_of_several_blocks_equal_sums_of_fractions(monkeypatch: pytest.Monk
     unit = torch.arange(100) // 10
     expected = [rounded_sum(part.tolist()) for part in column.split(10)]
     assert exact_sum_by(column, unit, 10, ALONE).tolist() == expected
+    assert exact_sum_by(column, unit.int(), 10, ALONE).tolist() == expected
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from rlobj import Advantage, Divisor, Objective, Penalty, Surrogate, load_preset
+from rlobj import Advantage, CustomRule, Divisor, Objective, Penalty, Surrogate, load_preset
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.objectives.trials import TABLES, problems, require_sound
@@ -86,6 +88,43 @@ class Centred(Surrogate):
         return value - value.mean()
 
 
+class CentredRatio(Surrogate):
+    def __call__(self, terms):
+        return (terms.log_ratio - terms.log_ratio.detach().mean()).exp() * terms.advantages
+
+
+class Inherits(Mean):
+    pass
+
+
+class Leaves(Surrogate):
+    def __call__(self, terms):
+        raise SystemExit(0)
+
+
+class NoMoreGradients(Surrogate):
+    def __call__(self, terms):
+        torch.set_grad_enabled(False)
+        return terms.token_ratio * terms.advantages
+
+
+class OneSidedPenalty(Penalty):
+    """Has a kink where the policy is the reference; its coefficient is a Python number."""
+
+    def __call__(self, terms):
+        bound = float(terms.log_ratio.sum() * 0) + 1
+        return bound * (terms.column("ref_logprobs") - terms.logprobs).clamp(min=0)
+
+    def needs(self):
+        return ("ref_logprobs", "old_logprobs")
+
+
+@dataclass(frozen=True)
+class FirstUpdates(CustomRule):
+    def select(self, frame):
+        return frame.decided & (frame.state["update"] < 5)
+
+
 class HalfOfTheGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, ratio):
@@ -124,7 +163,8 @@ class OneDivisor(Divisor):
 
 def test_a_sound_class_of_ones_own_has_no_problem() -> None:
     """Also one that stops gradients, which finite differences do not see by themselves."""
-    assert list(problems(Objective(surrogate=Sound(), penalties=["kl"]))) == []
+    settings = {"surrogate": Sound(), "penalties": ["kl", OneSidedPenalty()]}
+    assert list(problems(Objective(**settings, keep=FirstUpdates()))) == []
 
 
 @pytest.mark.parametrize(
@@ -132,6 +172,9 @@ def test_a_sound_class_of_ones_own_has_no_problem() -> None:
     [
         ({"surrogate": Mean()}, "Mean() returned a tensor []; expected a tensor [21]"),
         ({"surrogate": Centred()}, "if each response is in a micro-batch of its own"),
+        ({"surrogate": CentredRatio()}, "if each response is in a micro-batch of its own"),
+        ({"surrogate": Inherits()}, "Inherits() returned a tensor []; expected a tensor [21]"),
+        ({"surrogate": Leaves()}, "code of the objective failed: SystemExit: 0"),
         ({"surrogate": WrongGradient()}, "by finite differences of the loss"),
         ({"surrogate": Misspelled()}, "AttributeError: 'Terms' object has no attribute"),
         ({"penalties": [CentredPenalty()]}, "if each response is in a micro-batch of its own"),
@@ -146,6 +189,12 @@ def test_a_mistake_in_a_class_of_ones_own_is_one_problem_with_file_and_line(sett
     assert f"at {__file__}, line " in problem
     with pytest.raises(ConfigError, match=r"my\.yaml: training fails at a table with"):
         require_sound(Objective(**settings), "my.yaml")
+
+
+def test_a_class_that_changes_the_grad_mode_is_refused_and_the_mode_restored() -> None:
+    [problem] = problems(Objective(surrogate=NoMoreGradients()))
+    assert f"code of {__file__} changed torch's grad mode: use torch.no_grad()" in problem
+    assert torch.is_grad_enabled()
 
 
 def test_a_class_that_is_not_imported_is_not_tried() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,27 @@ def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path):
     assert len(read_sessions(tmp_path)) == 4
     assert read_changes(tmp_path) == [(4, "a", 1, 2), (9, "b", 1, 2)]
     assert len(RunFolder(tmp_path / "new").id) == 16
+
+
+@pytest.mark.parametrize(
+    ("metrics", "file", "free"),
+    [
+        (None, None, True),
+        ('{"step": 0}\n', None, True),
+        ('{"step": 0}\n{"step": 1}\n', None, False),
+        ("\0\0\n", None, False),
+        (None, "samples/step-000001.parquet", False),
+        (None, "records/step-000001-rank-0.parquet", False),
+        (None, "checkpoints/step-000001", False),
+    ],
+)
+def test_a_folder_may_be_used_again_only_before_the_first_step(tmp_path, metrics, file, free):
+    run = RunFolder(tmp_path)
+    (tmp_path / "config.resolved.yaml").write_text("{}")
+    if metrics is not None:
+        run.metrics.write_text(metrics)
+    if file is not None:
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).write_text("")
+    with nullcontext() if free else pytest.raises(ConfigError, match="already contains a run"):
+        run.refuse_if_taken()

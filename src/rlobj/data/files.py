@@ -79,7 +79,7 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     wanted = split.lower()
-    known = _SPLITS.fullmatch(wanted)
+    known = None if wanted[-1:].isdigit() else _SPLITS.fullmatch(wanted)
     split_by_file = {path: split_of(path.relative_to(folder)) for path in files}
     if known:
         chosen = [path for path in files if split_by_file[path] == known[1]]
@@ -95,8 +95,8 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         )
     names = ", ".join(str(path.relative_to(folder)) for path in files[:8])
     raise DataError(
-        f"{folder}: no file with '{split}' in its name. The files are: {names}. Name one of "
-        "them in data.source (or data.test)."
+        f"{folder}: no file with '{split}' and no other split in its name. The files are: {names}. "
+        "Name one of them in data.source (or data.test)."
     )
 
 

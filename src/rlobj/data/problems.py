@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,11 +70,19 @@ def fingerprint(problems: Iterable[Problem]) -> str:
     """Sixteen hexadecimal digits that change with any prompt, answer or column; "" for none."""
     found, empty = hashlib.sha256(), True
     for problem in problems:
-        row = {**vars(problem), "extra": sorted(problem.extra.items())}
-        text = re.sub(r" at 0x[0-9a-f]+", "", repr(row))  # where an object of Python code is
-        found.update(text.encode("utf-8", "surrogatepass"))
+        row = {**vars(problem), "extra": dict(problem.extra)}
+        found.update(json.dumps(row, default=_written, skipkeys=True).encode())
         empty = False
     return "" if empty else found.hexdigest()[:16]
+
+
+def _written(value: Any) -> Any:
+    """What JSON has not: sets, arrays, and objects of Python code, without their address."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 class UniqueProblems:

@@ -87,8 +87,10 @@ def regrade(
             # The folder is an evaluation from here on, and not if this process is killed before.
             target.write_settings({**settings, "benchmarks": recorded, "sessions": sessions})
             result = publish(target, callback)
-        sides = shlex.join(str(nearby(path)) for path in (samples.path, target.path) if path)
-        callback.noted(f"to see which grades changed: rlobj eval compare {sides}")
+        both = samples.grades, target.grades
+        if all(any(grade.correct is not None for grade in side.values()) for side in both):
+            sides = shlex.join(str(nearby(path)) for path in (samples.path, target.path) if path)
+            callback.noted(f"to see which grades changed: rlobj eval compare {sides}")
         return result
 
 

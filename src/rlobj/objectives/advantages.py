@@ -131,7 +131,7 @@ class Advantage(Primitive):
             rounding = relative_rounding(columns.dtype)
             equal = merged_rewards(rewards[decided], groups[decided], rounding)
             table = _group(equal, groups[decided], lengths[decided], groups, rounding)
-            estimate = self.checked(self.estimate(table), equal.shape, self.estimate)
+            estimate = self.checked(self.estimate(table), equal.shape, self.estimate).to(advantages)
             zero = table.constant if self.relative else torch.zeros_like(table.constant)
             advantages[decided] = torch.where(zero, 0.0, estimate)
         return advantages.to(columns.device)

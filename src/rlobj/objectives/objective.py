@@ -74,11 +74,17 @@ def _reporting(method: Method) -> Method:
 
     @functools.wraps(method)
     def reporting(self: Objective, *arguments: Any, **settings: Any) -> Any:
+        gradients = torch.is_grad_enabled()
         try:
-            return method(self, *arguments, **settings)
+            value = method(self, *arguments, **settings)
+            if torch.is_grad_enabled() is not gradients:
+                torch.set_grad_enabled(gradients)
+                files = ", ".join(sorted(self.own_files))
+                raise BatchError(f"code of {files} changed torch's grad mode: use torch.no_grad()")
+            return value
         except RlobjError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             frames = traceback.extract_tb(error.__traceback__)
             if self.own_files.isdisjoint(frame.filename for frame in frames):
                 raise
@@ -626,8 +632,9 @@ class Objective(Model):
         owners += [node for node in custom if not type(node).__module__.startswith("rlobj.")]
         methods: dict[type, list[Callable[..., Any]]] = {}
         for of in dict.fromkeys(map(type, owners)):
-            for method in filter(inspect.isfunction, vars(of).values()):
-                if method.__module__ == of.__module__ and method.__code__.co_filename != "<string>":
+            for _, method in inspect.getmembers(of, inspect.isfunction):
+                library = str(method.__module__).partition(".")[0] in ("rlobj", "pydantic")
+                if not library and method.__code__.co_filename != "<string>":  # of a dataclass
                     methods.setdefault(of, []).append(method)
         return methods
 

@@ -93,7 +93,7 @@ def exact_sum_by(values: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor
     if not occupied or occupied[-1] == _PLACES:
         return unit.new_full((units,), torch.nan if occupied else 0, dtype=torch.float64)
     highest, width = occupied[-1], occupied[-1] - occupied[0] + _LIMBS
-    table = unit.new_zeros(units * width)
+    table = unit.new_zeros(units * width, dtype=torch.int64)
     for block, of_block in blocks:
         rest, places = _first_limbs(block)
         cells = of_block * width + highest - places

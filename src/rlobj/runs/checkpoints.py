@@ -126,6 +126,8 @@ class State(Model):
     """See `Recorder.state`."""
     digests: dict[str, str] = Field(default_factory=dict)
     """Of what may be edited before the run is resumed, by the names of such changes."""
+    code: str = ""
+    """The one of `reward file`, of runs before `digests`."""
     settings: dict[str, Any]
     """Of the run at that step."""
     strategy: str

@@ -18,9 +18,9 @@ from typing import Any
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import Argument, ConfigError, RunError
-from rlobj.base.files import append_whole, link, remove, write_whole
+from rlobj.base.files import append_whole, link, read_whole, remove, write_whole
 from rlobj.base.folders import lock_folder
-from rlobj.base.paths import nearby, step_of
+from rlobj.base.paths import nearby, step_of, there
 from rlobj.installation import session
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.configuration import dump_config
@@ -56,7 +56,9 @@ class RunFolder:
     def refuse_if_taken(self) -> None:
         """Raise ConfigError if the folder has a run with a finished step, or parts of one."""
         if is_run(self.path):
-            if not (self.steps_saved() or any(line["step"] for line in self.lines())):
+            steps = [step_of(path) for path in self.path.glob("*/step-*")]
+            lines = read_whole(self.metrics).count(b"\n") if there(self.metrics) else 0
+            if lines == sum(line["step"] == 0 for line in self.lines()) and not any(steps):
                 return
             taken = f"already contains a run. {how_to_continue(self.path)}\nor choose"
         elif any(path.exists() for path in (self.metrics, *self.path.glob("*/step-*"))):

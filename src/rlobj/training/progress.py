@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -168,14 +167,6 @@ class RunScreen(Stages, Callback):
         values = [line.get(key) for line in self.history]
         return [value for value in values if value is not None and value == value]
 
-    def course(self, key: str) -> list[float]:
-        """A value for each step since the first one; the last one where a step has none."""
-        values: list[float] = []
-        for line in self.history:
-            value = line.get(key)
-            values += values[-1:] if value is None or value != value else [value]
-        return values
-
     def times(self) -> tuple[str, str]:
         """How long the steps took until now, and how long the others will take, in words."""
         seconds, waiting = self.series("time/step"), time.time() - self.ended_at
@@ -266,14 +257,12 @@ class LiveScreen(RunScreen):
         table.add_column("")
         table.add_column("first", justify="right")
         table.add_column("now", justify="right", style="bold")
-        table.add_column("history", style="cyan", no_wrap=True)
-        room = max(10, self.console.width - 48)
         for name, _, key, digits in self.measures:
             values, text = self.series(key), partial(number, digits=digits)
             if key.startswith("eval/"):
                 text = measure_of(self.history).text
             first, now = (text(values[i]) if values else "–" for i in (0, -1))
-            table.add_row(Text(name), first, now, sparkline(self.course(key), room))
+            table.add_row(Text(name), first, now)
         return table
 
 
@@ -320,28 +309,3 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def resample(values: Sequence[float], width: int) -> list[float]:
-    """Reduce the values to at most `width` numbers, means of neighbours."""
-    count = min(len(values), width)
-    cuts = [i * len(values) // count for i in range(count + 1)] if count else [0]
-    parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
-    return [sum(part) / len(part) for part in parts]
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw the values in one line, scaled from the smallest to the largest.
-
-    Example:
-        >>> sparkline([0, 1, 2, 3], 8)
-        '▁▃▆█'
-    """
-    values = resample(values, width)
-    if not values:
-        return ""
-    low, span = min(values), max(values) - min(values)
-    return "".join(_BLOCKS[round((v - low) / span * 7) if span else 0] for v in values)

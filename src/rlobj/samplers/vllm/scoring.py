@@ -287,8 +287,13 @@ def _most_likely(
     likely = [key for rank in range(1, count + 1) if (key := by_rank.get(rank)) is not None]
     found = [values[key] for key in likely]
     distinct = len(others) + (token in ranks) == len(ranks) and len(likely) == count
-    if not distinct or found != sorted(found, reverse=True) or min(values, default=0) < 0:
+    known = all(0 <= key < 2**31 for key in values)
+    if not distinct or not known or found != sorted(found, reverse=True):
         raise ValueError(f"ids with log-probs {values} and ranks {ranks}"[:200])
+    if likely and token in ranks and token not in likely and not math.isnan(values[token]):
+        if values[token] > found[min(max(ranks[token], 1), count) - 1]:
+            raise ValueError(f"rank {ranks[token]} of id {token} with log-probs {values}"[:200])
+        found.append(values[token])
     if not all(value <= MAX_LOGPROB for value in found) or math.fsum(map(math.exp, found)) > 1.001:
         raise ValueError(f"probabilities above 1: log-probs {found}"[:200])
     return likely

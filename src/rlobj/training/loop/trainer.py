@@ -187,7 +187,8 @@ class Trainer:
                 before = state.settings if state else read_settings(self.run.path)
                 changes = recorded(changed(before, settings))
                 now = self._digests(before)
-                for name, digest in state.digests.items() if state else ():
+                then = (state.digests or {REWARD_FILE: state.code}) if state else {}
+                for name, digest in then.items():
                     if now[name] not in (digest, ""):
                         changes[name] = (digest, now[name])
                 self.run.write_config(self.config)
