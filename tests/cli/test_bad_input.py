@@ -73,7 +73,7 @@ COMMANDS = {
     "train --preset grpo --processes 0": "greater than or equal to 1",
     "train --preset grpo --reward reward.py:scores --dry-run": "Did you mean 'score'?",
     "train --preset grpo --reward wrong.py:score --dry-run": "SyntaxError: invalid syntax",
-    "train --preset grpo --out rows.jsonl": "cannot write the run to rows.jsonl",
+    "train --preset grpo --out rows.jsonl": "cannot write to",
     "train --preset grpo --config folder": "is a folder, not a YAML file",
     "train --preset grpo --config empty.yaml": "is empty; expected keys such as base",
     "train --preset grpo --config broken.yaml": "is not valid YAML",

@@ -90,9 +90,9 @@ def test_what_only_reads_imports_nothing_that_a_file_names(command: str, what: s
     if command == "presets check":
         assert "does not execute code.py:" in text
     if command == "presets diff" and what == "a rule":
-        assert "(prob < 0.1) & custom('code.py:Rare', factor=2)" in text
+        assert "code.py:Rare', factor=2)" in "".join(text.split("\n"))
     if command == "explain" and what == "a base":
-        assert "Mine(): code.py:Mine, which is not imported here" in text
+        assert "code.py:Mine, which is not imported here" in text
 
 
 def test_an_estimate_imports_nothing(policy: Path) -> None:

@@ -183,6 +183,8 @@ def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
 
     settings = SamplingSettings(max_tokens=12)
     asked = {"count": 1, "settings": settings, "seeds": range(64)}
+    sampler.sample([[3, 4]], count=1, settings=settings, seeds=[0])  # which tries the cache
+    passes.clear()
     drawn = sampler.sample([[3, 4]] * 64, **asked, done=done)
     assert told == lengths == sorted(lengths)  # after as many passes as it has tokens
     assert len(told) == 64

@@ -16,6 +16,7 @@ changes its settings. null removes a setting.
 from __future__ import annotations
 
 import importlib.resources
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.files import a_file, read_whole
-from rlobj.base.paths import nearby, path_of, there
+from rlobj.base.paths import path_of, there
 
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
@@ -159,9 +160,9 @@ def _beside(file: Path, value: Any) -> Any:
         return [_beside(file, each) for each in value]
 
     def found(target: re.Match[str]) -> str:
-        path = file.absolute().parent / target[2]
+        path = Path(os.path.abspath(file)).parent / target[2]  # without ".."
         only_here = there(Path(target[2])) and not there(path)
-        return target[0] if only_here else f"{target[1]}{nearby(path)}"
+        return target[0] if only_here else f"{target[1]}{path}"
 
     return _TARGET.sub(found, value) if isinstance(value, str) else value
 
