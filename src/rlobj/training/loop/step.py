@@ -77,8 +77,8 @@ def explained(trainer: Trainer) -> Iterator[None]:
             f"step {step + 1} failed: ",
             error,
             "\nThe same step would fail again. Mend what the error "
-            "names: your code, or a rule in a preset file; rlobj presets check FILE.yaml --trust "
-            f"tries both. Then start anew:\n"
+            f"names: a rule or code of yours, which rlobj presets check FILE.yaml{trust} tries, or "
+            f"the reward. Then start anew:\n"
             f"  rlobj train --from {nearby(trainer.run.path)}{trust} --preset FILE.yaml",
         ) from error
     except RlobjError as error:
