@@ -21,8 +21,8 @@ def verifier_version(
 ) -> str:
     """Return ten hexadecimal digits of a hash of all that a verdict depends on.
 
-    That are the source files of the verifier and of its worker processes, the installed versions of
-    `PACKAGES`, and the limits of a worker. Verifiers of the same version give the same verdicts,
+    It depends on the source files of the verifier and of its worker processes, the installed
+    versions of `PACKAGES`, and the limits of a worker. The same version gives the same verdicts,
     except for answers that need about as much time or memory as the limits. Another version may
     give others, even if only a comment changed.
 

@@ -103,9 +103,9 @@ class Primitive(Model):
         Raises:
             BatchError: it is no tensor of this shape.
         """
-        if (found := getattr(value, "shape", None)) == shape:
+        if (actual := getattr(value, "shape", None)) == shape:
             return value
-        what = f"a {type(value).__name__}" if found is None else f"a tensor {[*found]}"
+        what = f"a {type(value).__name__}" if actual is None else f"a tensor {[*actual]}"
         expected = f"expected a tensor {[*shape]}, one number for each"
         raise BatchError(f"{self} returned {what}; {expected}{place_of(method)}")
 

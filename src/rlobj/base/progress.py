@@ -29,16 +29,16 @@ def beat() -> None:
 def waiting(thread: threading.Thread | None = None) -> Iterator[None]:
     """Inside, this thread waits: for something with a time limit of its own, for the other
     processes, or for a thread of this one, which counts in its place."""
-    own = threading.get_ident()
+    waiter = threading.get_ident()
     with _LOCK:
-        _waits[own] += thread is None
-        _awaited.update({} if thread is None else {own: thread.ident})
+        _waits[waiter] += thread is None
+        _awaited.update({} if thread is None else {waiter: thread.ident})
     try:
         yield
     finally:
         with _LOCK:
-            _waits[own] -= thread is None
-            _awaited.pop(own, None)
+            _waits[waiter] -= thread is None
+            _awaited.pop(waiter, None)
         beat()
 
 

@@ -79,10 +79,10 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     wanted = split.lower()
-    known = None if wanted[-1:].isdigit() else _SPLITS.fullmatch(wanted)
+    split_word = None if wanted[-1:].isdigit() else _SPLITS.fullmatch(wanted)
     split_by_file = {path: split_of(path.relative_to(folder)) for path in files}
-    if known:
-        chosen = [path for path in files if split_by_file[path] == known[1]]
+    if split_word:
+        chosen = [path for path in files if split_by_file[path] == split_word[1]]
     else:
         chosen = [path for path in files if wanted in _words(str(path.relative_to(folder)))]
     if not chosen and fallback and not any(split_by_file.values()):

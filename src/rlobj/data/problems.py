@@ -68,16 +68,16 @@ def decoded(value: Any, where: str) -> Any:
 
 def fingerprint(problems: Iterable[Problem]) -> str:
     """Sixteen hexadecimal digits that change with any prompt, answer or column; "" for none."""
-    found, empty = hashlib.sha256(), True
+    hasher, empty = hashlib.sha256(), True
     for problem in problems:
         row = {**vars(problem), "extra": dict(problem.extra)}
-        found.update(json.dumps(row, default=_written, skipkeys=True).encode())
+        hasher.update(json.dumps(row, default=_written, skipkeys=True).encode())
         empty = False
-    return "" if empty else found.hexdigest()[:16]
+    return "" if empty else hasher.hexdigest()[:16]
 
 
 def _written(value: Any) -> Any:
-    """What JSON has not: sets, arrays, and objects of Python code, without their address."""
+    """A value that JSON does not have: a set, an array, or an object without its address."""
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     if hasattr(value, "tolist"):

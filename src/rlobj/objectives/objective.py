@@ -641,7 +641,7 @@ class Objective(Model):
     @property
     def own_files(self) -> set[str]:
         """The files of the classes that are not rlobj's."""
-        return {m.__code__.co_filename for own in self.own_methods.values() for m in own}
+        return {m.__code__.co_filename for methods in self.own_methods.values() for m in methods}
 
     @property
     def _terms(self) -> dict[str, Surrogate | Penalty]:

@@ -58,7 +58,7 @@ def require_sound(objective: Objective, where: str) -> None:
 
     Args:
         objective: what is tried.
-        where: it stands, for the message.
+        where: the place of the objective, for the message.
 
     Raises:
         ConfigError: the errors of `problems`.

@@ -111,7 +111,9 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
     content = read_yaml(path)
     if not content:
         raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
-    config = _beside(path, {key: each for key, each in content.items() if key not in FILE_KEYS})
+    config = _beside(
+        path, {key: setting for key, setting in content.items() if key not in FILE_KEYS}
+    )
     bases: tuple[str, ...] = ()
     if content.get("base") is not None:
         try:
@@ -155,16 +157,19 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
 def _beside(file: Path, value: Any) -> Any:
     """What a file sets: `mine.py:Class` is beside it, or else in the current folder."""
     if isinstance(value, dict):
-        return {key: each if key == "data" else _beside(file, each) for key, each in value.items()}
+        return {
+            key: setting if key == "data" else _beside(file, setting)
+            for key, setting in value.items()
+        }
     if isinstance(value, list):
-        return [_beside(file, each) for each in value]
+        return [_beside(file, item) for item in value]
 
-    def found(target: re.Match[str]) -> str:
+    def target_beside(target: re.Match[str]) -> str:
         path = Path(os.path.abspath(file)).parent / target[2]  # without ".."
         only_here = there(Path(target[2])) and not there(path)
         return target[0] if only_here else f"{target[1]}{path}"
 
-    return _TARGET.sub(found, value) if isinstance(value, str) else value
+    return _TARGET.sub(target_beside, value) if isinstance(value, str) else value
 
 
 def _find(name: str, beside: Path | None) -> Path:

@@ -88,13 +88,13 @@ class Expr:
 
     def walk(self) -> tuple[Expr, ...]:
         """This expression and all expressions inside it, each once, from the outside."""
-        found: dict[int, Expr] = {}
+        nodes: dict[int, Expr] = {}
         left: list[Expr] = [self]
         while left:
-            if id(node := left.pop()) not in found:
-                found[id(node)] = node
+            if id(node := left.pop()) not in nodes:
+                nodes[id(node)] = node
                 left += reversed(node.children())
-        return tuple(found.values())
+        return tuple(nodes.values())
 
     def names(self) -> dict[str, Level]:
         """The columns that it names itself, each with what it takes it to have one value for."""

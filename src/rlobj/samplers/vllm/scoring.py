@@ -287,8 +287,8 @@ def _most_likely(
     likely = [key for rank in range(1, count + 1) if (key := by_rank.get(rank)) is not None]
     found = [values[key] for key in likely]
     distinct = len(others) + (token in ranks) == len(ranks) and len(likely) == count
-    known = all(0 <= key < 2**31 for key in values)
-    if not distinct or not known or found != sorted(found, reverse=True):
+    valid_ids = all(0 <= key < 2**31 for key in values)
+    if not distinct or not valid_ids or found != sorted(found, reverse=True):
         raise ValueError(f"ids with log-probs {values} and ranks {ranks}"[:200])
     if likely and token in ranks and token not in likely and not math.isnan(values[token]):
         if values[token] > found[min(max(ranks[token], 1), count) - 1]:
