@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import markdown_tables as md
 from recipes import ESTIMATES
-from studies import STUDIES
+from results import RESULTS
 
 import rlobj
 from rlobj.base.primitives import Primitive
@@ -43,7 +43,7 @@ from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
 from rlobj.runs.columns import COLUMNS as RECORDED
 from rlobj.settings.layers import flattened
-from rlobj.settings.presets import Preset, difference, load_preset, preset_names, read_yaml
+from rlobj.settings.presets import Preset, load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig
 
 __all__ = ["PAGES", "TABLES", "filled"]
@@ -95,100 +95,55 @@ def _cited(paper: str) -> str:
 
 
 def presets_table() -> str:
-    """List every preset with its paper and summary."""
+    """List every preset with its paper, its formula, and where it departs from the source."""
     presets = [load_preset(name) for name in preset_names()]
-    rows = [(f"`{p.name}`", _cited(md.cell(p.paper)), md.cell(p.summary)) for p in presets]
-    return md.table(("preset", "paper", "what it does"), rows)
-
-
-RECIPE = ("data", "sampling", "rewards", "training")
-"""The sections of a preset that are its recipe."""
-
-
-def recipe(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a recipe by dotted path."""
-    return flattened({name: config[name] for name in RECIPE if name in config})
-
-
-def sources_of(preset: Preset, *, own: bool = False) -> dict[str, str]:
-    """The source of each setting, by dotted path; the nearest preset that names one counts.
-
-    Args:
-        preset: the preset.
-        own: only what its own file names.
-    """
-    bases = [] if own else [load_preset(name).path for name in reversed(preset.bases)]
-    return {
-        setting: _place(source, place)
-        for path in [*bases, preset.path]
-        for source, settings in read_yaml(path).get("sources", {}).items()
-        for setting, place in settings.items()
-    }
-
-
-def _place(source: str, place: Any) -> str:
-    """`script.sh, line 42`."""
-    if place is None:
-        return source
-    numbers = re.fullmatch(r"[\d, -]+", str(place))
-    lines = ("lines " if re.search(r"[,-]", str(place)) else "line ") if numbers else ""
-    return f"{source}: {lines}{place}"
-
-
-def recipes_table() -> str:
-    """Compare the recipes of all presets; an empty cell is the library's default."""
-    presets = [load_preset(name) for name in preset_names()]
-    columns = {
-        "prompts": "sampling.prompts_per_step",
-        "responses": "sampling.group_size",
-        "tokens": "sampling.max_tokens",
-        "prompt tokens": "data.max_prompt_tokens",
-        "temperature": "sampling.temperature",
-        "dynamic by": "sampling.dynamic.by",
-        "batches": "sampling.dynamic.max_batches",
-        "oversampling": "sampling.dynamic.oversampling",
-        "updates": "training.updates_per_step",
-        "passes": "training.passes",
-        "learning rate": "training.learning_rate",
-        "warm-up": "training.warmup_steps",
-        "weight decay": "training.weight_decay",
-        "gradient norm": "training.max_grad_norm",
-    }
-    rows = []
-    for preset in presets:
-        settings = recipe(preset.config)
-        cells = [str(settings.get(path, "")) for path in columns.values()]
-        rows.append((f"[{preset.name}](#{preset.name})", *cells))
-    return md.table(("preset", *columns), rows)
-
-
-def preset_sections() -> str:
-    """Describe each preset: its file, its formula, its changes."""
-    return "\n\n".join(_preset_section(load_preset(name)) for name in preset_names())
-
-
-def _preset_section(preset: Preset) -> str:
-    training = preset.config.get("training", {})
-    updates = training.get("updates_per_step", 0) * training.get("passes", 1)
-    parts = [
-        f"## {preset.name}",
-        f"{preset.summary[0].upper()}{preset.summary[1:]}. {_cited(preset.paper)}.",
-        md.block("yaml", without_sources(preset.text)),
-        "Formula:",
-        md.block("text", str(preset.objective.explain(updates or None))),
-        _recipe(preset),
+    rows = [
+        (
+            f"`{preset.name}`: {md.cell(preset.summary)}",
+            _cited(md.cell(preset.paper)),
+            md.code(formula(preset)),
+            "<br>".join(departures(preset.name)),
+        )
+        for preset in presets
     ]
-    if rows := departures(preset.name):
-        parts += ["Departures from the source:", md.table(("in the source", "here"), rows)]
-    other = preset.bases[0] if preset.bases else "grpo"
-    if other != preset.name:
-        parts.append(f"Changes to [{other}](#{other}):{_changes(load_preset(other), preset)}")
-    return "\n\n".join(parts)
+    return md.table(("preset", "paper", "formula", "in the source → here"), rows)
 
 
-def without_sources(text: str) -> str:
-    """The file of a preset without `sources`, which its recipe has."""
-    return re.sub(r"^sources:.*\n(?: .*\n)*", "", text, flags=re.MULTILINE)
+def formula(preset: Preset) -> str:
+    """The loss of a preset in one line, with the settings that are not the library's defaults."""
+    loss, *_ = preset.objective.explain().formula
+    settings = dict(preset.config["objective"])
+    parts = [_part(sign, settings.pop(name, None)) for name, sign in SIGNS.items()]
+    parts += [f"{name}: {_setting(value)}" for name, value in settings.items() if value]
+    return "; ".join([loss.removeprefix("loss = "), *filter(None, parts)])
+
+
+SIGNS = {"advantage": "A", "surrogate": "S", "divisor": "Z"}
+"""The primitives that each objective has, and their letters."""
+
+
+def _part(sign: str, primitive: Any) -> str:
+    """`S clip(low=0.2, high=0.28)`."""
+    if not isinstance(primitive, Mapping):
+        return f"{sign} {primitive}" if primitive else ""
+    settings = ", ".join(f"{k}={_setting(v)}" for k, v in primitive.items() if k != "kind")
+    return f"{sign} {primitive['kind']}({settings})"
+
+
+def pinned(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a preset beside its objective, by dotted path; each has a source."""
+    sections = ("data", "sampling", "rewards", "training")
+    return flattened({name: config[name] for name in sections if name in config})
+
+
+def sources_of(preset: Preset) -> dict[str, str]:
+    """Where each pinned setting comes from, by dotted path; the nearest preset that says so."""
+    return {
+        setting: source
+        for path in [*(load_preset(name).path for name in reversed(preset.bases)), preset.path]
+        for source, settings in read_yaml(path).get("sources", {}).items()
+        for setting in settings
+    }
 
 
 def _text(name: str) -> str:
@@ -202,59 +157,10 @@ def _written(name: str) -> Any:
     return load_yaml(_text(name))
 
 
-def departures(name: str) -> list[tuple[str, str]]:
+def departures(name: str) -> list[str]:
     """What the source of a preset does, and what the preset does instead."""
     rows = [row for row in _written("departures.yaml") if name in row["presets"]]
-    return [(md.cell(row["source"]), md.cell(row["here"])) for row in rows]
-
-
-def recipe_rows(preset: Preset) -> list[tuple[str, str, str]]:
-    """Each setting of a recipe, its value and its source."""
-    sources = sources_of(preset)
-    return [
-        (f"`{path}`", md.code(_setting(value)), md.cell(sources[path]))
-        for path, value in recipe(preset.config).items()
-    ]
-
-
-def _recipe(preset: Preset) -> str:
-    """The recipe of a preset, without the settings that are those of its base."""
-    base = preset.bases[0] if preset.bases else None
-    known = recipe_rows(load_preset(base)) if base else []
-    rows = [row for row in recipe_rows(preset) if row not in known]
-    others = f"as [{base}](#{base})" if known else ""
-    if not rows:
-        return f"Recipe: {others or 'none'}."
-    title = f"Recipe, otherwise {others}:" if others else "Recipe:"
-    scripts = list(dict.fromkeys(row[2].partition(": ")[0] for row in rows if "/" in row[2]))
-    names = {script: f"({place})" for place, script in enumerate(scripts, 1)}
-    cells = [(*row[:2], _shortened(row[2], names)) for row in rows]
-    parts = [title, md.table(("setting", "value", "source"), cells)]
-    if names:
-        parts.append("<br>\n".join(f"{name} `{script}`" for script, name in names.items()))
-    return "\n\n".join(parts)
-
-
-def _shortened(source: str, names: Mapping[str, str]) -> str:
-    """`(1) line 42` for a place in the first script."""
-    script, _, place = source.partition(": ")
-    return f"{names[script]} {place}".rstrip() if script in names else source
-
-
-def _changes(below: Preset, preset: Preset) -> str:
-    """The changes to a base, or to the objective of another preset, without those of the recipe."""
-
-    def shown(value: Any) -> str:
-        return "–" if value is None else md.code(_setting(value))
-
-    rows = [
-        (f"`{path}`", shown(old), shown(new))
-        for path, old, new in difference(below.config, preset.config)
-        if path.startswith("objective.") or (preset.bases and path.split(".")[0] not in RECIPE)
-    ]
-    if not rows:
-        return " the recipe only."
-    return f"\n\n{md.table(('setting', below.name, preset.name), rows)}"
+    return [f"{md.cell(row['source'])} → {md.cell(row['here'])}" for row in rows]
 
 
 # Evaluation.
@@ -508,8 +414,6 @@ TABLES: dict[str, Callable[[], str]] = {
     },
     "presets": presets_table,
     "protocols": protocols,
-    "preset-sections": preset_sections,
-    "recipes": recipes_table,
     "columns": columns_table,
     "methods-of-numbers": methods_of_numbers,
     "methods-of-rules": methods_of_rules,
@@ -520,7 +424,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "modules": modules_table,
     "verifier-policy": verifier_policy,
     **ESTIMATES,
-    **STUDIES,
+    **RESULTS,
 }
 
 

@@ -18,17 +18,17 @@ from typing import Any
 import pytest
 import torch
 import typer.main
-import yaml
 from documents import BLOCK, PAGES, README, ROOT, blocks, commands
 from typer.testing import CliRunner
 
 import rlobj
 import rlobj_cli
+from rlobj.base.yaml import load_yaml
 from rlobj.data import load_problems
 from rlobj.rewards import Custom
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_setting
-from rlobj.settings.presets import load_preset, preset_names, read_yaml
+from rlobj.settings.presets import load_preset, preset_names
 from rlobj_cli.app import app
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
@@ -311,38 +311,27 @@ def test_pages_have_only_markdown_that_a_repository_host_renders():
         assert [*directives, *marked] == [], page.name
 
 
-def test_every_preset_has_a_section_with_file_formula_and_changes(docs_tables):
-    text = docs_tables.preset_sections()
-    for name in preset_names():
-        preset = load_preset(name)
-        section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
-        assert docs_tables.without_sources(preset.text).rstrip() in section
-        assert preset.objective.explain().formula[0] in section
-        assert name == "grpo" or f"Changes to [{(*preset.bases, 'grpo')[0]}]" in section
-
-
-def test_every_departure_of_a_preset_is_in_its_section(docs_tables: Any) -> None:
-    text = docs_tables.preset_sections()
-    rows = yaml.safe_load((ROOT / "docs" / "departures.yaml").read_text(encoding="utf-8"))
-    assert len(rows) > 30
-    for row in rows:
-        assert set(row["presets"]) <= set(preset_names())
-        for name in row["presets"]:
-            section = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
-            assert f"| {row['source']} | {row['here']} |" in section
+def test_the_table_of_presets_has_the_formula_and_the_departures_of_each(docs_tables: Any) -> None:
+    rows = docs_tables.presets_table().splitlines()[2:]
+    departures = load_yaml((ROOT / "docs" / "departures.yaml").read_text(encoding="utf-8"))
+    for name, row in zip(preset_names(), rows, strict=True):
+        assert row.startswith(f"| `{name}`: ")
+        assert load_preset(name).objective.explain().formula[0].removeprefix("loss = ") in row
+        for departure in departures:
+            text = f"{departure['source']} → {departure['here']}"
+            assert (text in row) == (name in departure["presets"])
+    assert (
+        "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
+        in rows[preset_names().index("stapo")]
+    )
 
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_pinned_setting_of_a_preset_has_a_source(name, docs_tables):
     preset = load_preset(name)
-    own = docs_tables.sources_of(preset, own=True)
-    everything = docs_tables.recipe(preset.config)
-    assert docs_tables.recipe(read_yaml(preset.path)).keys() <= own.keys() <= everything.keys()
     sources = docs_tables.sources_of(preset)
-    shown = [row[0] for row in docs_tables.recipe_rows(preset)]
-    for setting in everything:
-        assert re.match(r"assumed|arXiv:\d{4}\.\d{5}: |[\w-]+/[\w.-]+", sources[setting])
-        assert f"`{setting}`" in shown
+    for setting in docs_tables.pinned(preset.config):
+        assert re.match(r"assumed|arXiv:\d{4}\.\d{5}|[\w-]+/[\w.-]+", sources[setting])
 
 
 def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables):
@@ -350,7 +339,7 @@ def test_every_setting_has_a_meaning_in_the_configuration_tables(docs_tables):
     for line in text.splitlines():
         if line.startswith("| `"):
             assert not line.endswith("|  |"), f"no meaning: {line}"
-    keys = yaml.safe_load(yaml.safe_dump(build_config([]).model_dump(mode="json", by_alias=True)))
+    keys = build_config([]).model_dump(mode="json", by_alias=True)
     for section, values in keys.items():
         for key in values if isinstance(values, dict) and section != "rewards" else ():
             assert f"| `{key}` |" in text, f"{section}.{key} is not in the tables"
