@@ -184,7 +184,9 @@ def main(
         (Path(sys.argv[3]) / f"{os.environ.get('RANK', '0')}.json").write_text(result)
         return
     text = sys.modules["__main__"].__doc__ or ""
-    made = parser(text, "folder for NAME.md, NAME.json and NAME.png")
+    made = argparse.ArgumentParser(description=text)
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.add_argument("--out", type=Path, help="folder for NAME.md, NAME.json and NAME.png")
     made.add_argument("--full", action="store_true", help="every size; default: a few small ones")
     made.add_argument("--rounds", type=int, default=1, help="ratios are medians over the rounds")
     if works:
@@ -196,22 +198,6 @@ def main(
     print(table.markdown())
     if options.out:
         write(table, options.out)
-
-
-def parser(text: str | None, out: str, runs: bool = False) -> argparse.ArgumentParser:
-    """The command line that benchmarks share.
-
-    Args:
-        text: what --help shows.
-        out: the help of --out.
-        runs: whether --runs names the folder of a study.
-    """
-    made = argparse.ArgumentParser(description=text)
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    if runs:
-        made.add_argument("--runs", type=Path, required=True, metavar="DIR", help="of the runs")
-    made.add_argument("--out", type=Path, help=out)
-    return made
 
 
 def write(table: Table, folder: Path) -> None:
