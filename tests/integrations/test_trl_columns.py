@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 import rlobj
 from rlobj import Objective, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer
+from rlobj.integrations.trl import ObjectiveTrainer
 from rlobj.scoring import PolicyScorer, score_samples
 
 OWN = {"hard": "data", "digits": "reward"}
@@ -40,14 +40,12 @@ def own(folder: Path, objective: Any = OBJECTIVE, args: Any = None, **named: Any
     )
 
 
-def test_columns_are_named_in_the_configuration_or_in_a_preset(tmp_path: Path) -> None:
-    args = {**config(tmp_path).to_dict(), "columns": OWN, "generation_batch_size": None}
+def test_columns_are_named_in_a_preset(tmp_path: Path) -> None:
     preset = tmp_path / "own.yaml"
     preset.write_text(
         f"base: grpo\ncolumns: {{hard: data, digits: reward}}\nobjective:\n  reweight: {RULE}"
     )
-    for one in (own(tmp_path, OBJECTIVE, ObjectiveConfig(**args)), own(tmp_path, preset)):
-        assert one._own == OWN
+    assert own(tmp_path, preset)._own == OWN
 
 
 def test_rules_read_the_data_set_and_the_reward(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""The options of a trainer in its configuration, the selection, and TRL's own metrics."""
+"""The selection, and TRL's own metrics."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,10 @@ from integrations.trl_runs import (
     train,
     trainer,
 )
-from trl import TrlParser
 
 from rlobj import Objective, RunError, entropy, old_entropy
-from rlobj.integrations.trl import ObjectiveConfig, ObjectiveTrainer, rollout
+from rlobj.integrations.trl import ObjectiveTrainer, rollout
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
-FEW = {"bf16": False, "use_cpu": True, "report_to": "none", "num_generations": 4, "max_steps": 1}
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
 
 
@@ -71,34 +67,6 @@ def test_the_selection_of_a_preset_is_used(tmp_path: Path) -> None:
     assert trainer(ObjectiveTrainer, config(tmp_path), objective=file)._selection == "old"
     given = {"objective": file, "selection": "current"}
     assert trainer(ObjectiveTrainer, config(tmp_path), **given)._selection == "current"
-
-
-@pytest.mark.parametrize("source", ["command line", slow("yaml")])
-def test_the_options_come_from_the_configuration(tmp_path: Path, source: str) -> None:
-    given = {"output_dir": str(tmp_path / "out"), **FEW, "objective": "stapo", "selection": "old"}
-    given |= {"record": str(tmp_path / "mine"), "advantages": "objective"}
-    if source == "yaml":
-        lines = [f"{name}: {value}" for name, value in given.items()]
-        (tmp_path / "run.yaml").write_text("\n".join([*lines, "output: {tables_every: 1}"]))
-        words = ["--config", str(tmp_path / "run.yaml")]
-    else:
-        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        words += ["--output", '{"tables_every": 1}']
-    [args] = TrlParser((ObjectiveConfig,)).parse_args_and_config(words)
-    one = trainer(ObjectiveTrainer, args)
-    assert one.objective.drop_rule is not None
-    assert (one._selection, one._own_advantages) == ("old", True)
-    one.train()
-    assert (tmp_path / "mine" / "config.resolved.yaml").exists()
-    assert list((tmp_path / "mine" / "tables").iterdir())
-    other = trainer(ObjectiveTrainer, args, objective="dapo-loss", record=False)
-    assert other.objective.drop_rule is None  # arguments replace the options
-    assert other._recorder is None
-
-
-def test_a_record_is_turned_off_in_the_configuration(tmp_path: Path) -> None:
-    args = ObjectiveConfig(str(tmp_path), **FEW, objective="stapo", record="false")
-    assert trainer(ObjectiveTrainer, args)._recorder is None
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ if (_version := installed_version("trl")) is None:
     raise MissingExtra("trl", "trl", "rlobj.integrations.trl")
 check_version("trl", _version, ">=1.13,<1.17")  # before the first import from trl
 
-from rlobj.integrations.trl.options import ObjectiveConfig  # noqa: E402
 from rlobj.integrations.trl.trainer import ObjectiveMixin, ObjectiveTrainer  # noqa: E402
 
-__all__ = ["ObjectiveConfig", "ObjectiveMixin", "ObjectiveTrainer"]
+__all__ = ["ObjectiveMixin", "ObjectiveTrainer"]

@@ -1,4 +1,4 @@
-"""The options of an ObjectiveTrainer, as arguments of the trainer and in its configuration."""
+"""The options of an ObjectiveTrainer, checked."""
 
 from __future__ import annotations
 
@@ -7,35 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trl.trainer.grpo_config import GRPOConfig
-
 from rlobj.base.errors import ConfigError
 from rlobj.runs.columns import refuse_recorded
 from rlobj.settings.presets import Preset, load_preset, merge
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig, require_scores
-
-
-def _option(default: Any, text: str) -> Any:
-    return dataclasses.field(default=default, metadata={"help": text})
-
-
-@dataclasses.dataclass
-class ObjectiveConfig(GRPOConfig):
-    """GRPOConfig with the options of an ObjectiveTrainer, for TrlParser, a command line and YAML.
-
-    An argument of the trainer replaces the option of the same name.
-    """
-
-    _VALID_DICT_FIELDS = [*GRPOConfig._VALID_DICT_FIELDS, "output", "columns", "scores"]  # noqa: RUF012
-
-    objective: str | None = _option(None, "a preset, or a preset file")
-    advantages: str = _option("auto", "whose advantages: auto, trl or objective")
-    selection: str | None = _option(None, "policy that rules read: current or old")
-    record: str = _option("true", "true, false, or the folder of the record")
-    output: dict[str, Any] | str | None = _option(None, "settings of the record, as JSON")  # noqa: RUF009
-    columns: dict[str, str] | str | None = _option(None, "data or reward, by column, as JSON")  # noqa: RUF009
-    scores: dict[str, Any] | str | None = _option(None, "frozen models by name, as JSON")  # noqa: RUF009
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,21 +39,12 @@ class Options:
     scores: dict[str, ScoreConfig]
 
 
-def read_options(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Options:
-    """The arguments of a trainer, or else the options of an ObjectiveConfig.
-
-    Args:
-        config: GRPOConfig or ObjectiveConfig.
-        arguments: by name; None = that of the config.
+def read_options(chosen: Mapping[str, Any]) -> Options:
+    """The arguments of a trainer by name, checked.
 
     Raises:
-        ConfigError: an option has a value that is not allowed.
+        ConfigError: one has a value that is not allowed.
     """
-    fields = ObjectiveConfig.__dataclass_fields__
-    chosen = {
-        name: config.get(name, fields[name].default) if value is None else value
-        for name, value in arguments.items()
-    }
     objective, name, training = chosen["objective"], None, {}
     columns, scores = chosen["columns"] or {}, chosen["scores"] or {}
     if isinstance(objective, str | Path):
@@ -92,7 +59,7 @@ def read_options(config: Mapping[str, Any], arguments: Mapping[str, Any]) -> Opt
     selection = chosen["selection"] or training.get("selection", "current")
     if selection not in ("current", "old"):
         raise ConfigError(f"selection={selection!r}; expected 'current' or 'old'")
-    record = {"true": True, "false": False}.get(str(chosen["record"]).lower(), chosen["record"])
+    record = chosen["record"]
     path = isinstance(record, str | Path)
     if not isinstance(record, bool) and (not path or Path(record).is_file()):
         raise ConfigError(f"record={record!r}; expected True, False, or the path of a folder")

@@ -74,8 +74,7 @@ class ObjectiveMixin(_Trainer):
             `log_extra(NAME, values)`. Default: those of the preset.
         scores: frozen models whose log-probs the objective reads, by name: `{"model": ...}`,
             `{"run": ...}` or `{"server": URL}`. Default: those of the preset.
-        arguments: of GRPOTrainer, also by name. An option that is None is that of an
-            `ObjectiveConfig`, or else "auto", the preset's selection, and a record.
+        arguments: of GRPOTrainer, also by name.
 
     Attributes:
         objective: with the terms that the settings of TRL add; see `settings.fitted`.
@@ -97,9 +96,9 @@ class ObjectiveMixin(_Trainer):
         self,
         *arguments: Any,
         objective: str | Path | Preset | Objective | None = None,
-        advantages: Literal["auto", "trl", "objective"] | None = None,
+        advantages: Literal["auto", "trl", "objective"] = "auto",
         selection: Literal["current", "old"] | None = None,
-        record: bool | str | Path | None = None,
+        record: bool | str | Path = True,
         output: Mapping[str, Any] | None = None,
         columns: Mapping[str, str] | None = None,
         scores: Mapping[str, Any] | None = None,
@@ -116,7 +115,7 @@ class ObjectiveMixin(_Trainer):
             "columns": columns,
             "scores": scores,
         }
-        options = read_options(config, named_options)
+        options = read_options(named_options)
         self._own, self._scores = options.columns, dict[str, TrlScore]()
         provided = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
