@@ -9,6 +9,7 @@ from .base.errors import RlobjError as RlobjError
 from .base.errors import RunError as RunError
 from .conversations.environment import Environment as Environment
 from .conversations.environment import Turn as Turn
+from .conversations.methods import from_trl as from_trl
 from .evaluation.callbacks import EvaluationCallback as EvaluationCallback
 from .evaluation.evaluating import evaluate as evaluate
 from .evaluation.result import EvaluationResult as EvaluationResult

@@ -18,7 +18,7 @@ from runs import finish, program
 from test_driving import ALPHABET, PROBLEMS, ends, hold
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.conversations import EnvironmentSettings, Turn, adapted
+from rlobj.conversations import Turn
 from rlobj.conversations.deadlines import Failed, called_now
 from rlobj.conversations.grading import sums
 from rlobj.data import Problem
@@ -290,66 +290,6 @@ def test_a_conversation_that_broke_is_no_call_of_a_tool(model):
     found = sums(broken)
     assert (found["with_calls"], found["calls"], found["errors"]) == (0, 0, 0)
     assert found["at_broken"] == len(broken) > 0
-
-
-# What is found before a run.
-
-
-class ReadOnly(Sound):
-    @property
-    def conversation_seed(self) -> int:
-        return 0
-
-
-class Mistyped:
-    def reset(self, problem: Problem) -> None: ...
-
-    def stpe(self, messages: Any) -> Turn:
-        """
-        Answer.
-
-        Args:
-            messages: What was said.
-        """
-        return Turn()
-
-
-class Alone:
-    def reset(self) -> None: ...
-
-    def step(self, messages: Any) -> Turn:
-        return Turn()
-
-
-class Three(Sound):
-    def step(self, messages: Any, more: Any) -> Any: ...
-
-
-class Broken:
-    @property
-    def reset(self) -> Any:
-        raise ValueError("x")
-
-    def step(self, messages: Any) -> Turn:
-        return Turn()
-
-
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        (ReadOnly, r"ReadOnly\.conversation_seed cannot be set"),
-        (
-            Mistyped,
-            r"Mistyped has no method step\(self, messages\)\. Its methods are reset, stpe",
-        ),
-        (Alone, r"Alone\.reset cannot be called as reset\(problem\): too many positional"),
-        (Three, r"Three\.step cannot be called as step\(messages\): missing a required .*'more'"),
-        (Broken, r"Broken\.reset cannot be looked up: ValueError: x"),
-    ],
-)
-def test_an_environment_that_cannot_be_asked_is_refused_at_the_start(environment, message):
-    with pytest.raises(ConfigError, match=message):
-        adapted(environment, EnvironmentSettings())
 
 
 # Signals.

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from chats import chat_tokenizer
 
+import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import (
     EnvironmentSettings,
     MethodEnvironment,
     ToolEnvironment,
     ToolResult,
-    adapted,
+    from_trl,
 )
+from rlobj.conversations.methods import factory_of
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Chat, Problem
 from rlobj.samplers import Response, SamplingSettings
@@ -39,6 +41,11 @@ def says(*calls: dict[str, Any]) -> list[dict[str, Any]]:
 
 def run(work: Any) -> Any:
     return asyncio.run(work)
+
+
+def made_by_trl(factory: Any, *text: Any) -> Any:
+    """What makes the environments of conversations."""
+    return factory_of(from_trl(factory), SETTINGS, *text)[0]
 
 
 def told(turn: Any) -> list[str]:
@@ -125,7 +132,7 @@ CALLS = [call("increment", step=1), call("increment", step=-1), call("look")]
 
 
 def test_an_object_of_trl_is_an_environment():
-    environment: Any = adapted(Counter, SETTINGS, lambda problem: f"Q: {problem.prompt}")()
+    environment: Any = made_by_trl(Counter, lambda problem: f"Q: {problem.prompt}")()
     schemas = environment.pool.schemas()
     assert [each["function"]["name"] for each in schemas] == ["increment", "look"]
     parameters = schemas[0]["function"]["parameters"]
@@ -155,7 +162,7 @@ def test_an_object_of_trl_is_an_environment():
 
 
 def test_each_conversation_has_its_own_object():
-    made: Any = adapted(Counter, SETTINGS)
+    made: Any = made_by_trl(Counter)
     one, other = made(), made()
     run(one.reset(PROBLEM))
     run(one.step(says(call("increment", step=5))))
@@ -179,28 +186,25 @@ class Guess:
         return action.upper()
 
 
-class Ours:
-    def reset(self, problem: Any) -> None: ...
-
-    def step(self, messages: Any) -> Any: ...
-
-
 class Odd:
     def reset(self, **columns: Any) -> int:
         return 3
 
 
-def test_objects_of_trl_are_told_from_environments():
-    assert adapted(Ours, SETTINGS) is Ours
-    environment = adapted(Guess, SETTINGS)()
+def test_what_is_wrong_with_an_environment_is_said_when_the_first_is_made():
+    environment = made_by_trl(Guess)()
     assert run(environment.reset(PROBLEM)) is None
     assert told(run(environment.step(says(call("step", action="a"))))) == ["A"]
     ended = run(environment.step(says()))
     assert (ended.done, ended.reward) == (True, 0.0)
-    with pytest.raises(ConfigError, match=r"has no method reset\. Expected the methods reset\("):
-        adapted(SimpleNamespace, SETTINGS)()
+    with pytest.raises(ConfigError, match=r"has no method reset\(\*\*columns\)"):
+        made_by_trl(SimpleNamespace)
+    with pytest.raises(ConfigError, match=r"Counter has no method step\..*rlobj\.from_trl"):
+        factory_of(Counter, SETTINGS)
+    with pytest.raises(ConfigError, match="cannot be made without arguments: TypeError"):
+        factory_of(Problem, SETTINGS)
     with pytest.raises(RunError, match="reset returned 3; expected None or a text"):
-        run(adapted(Odd, SETTINGS)().reset(PROBLEM))
+        run(made_by_trl(Odd)().reset(PROBLEM))
 
 
 TOKENIZER = chat_tokenizer("qwen3")
@@ -290,7 +294,7 @@ def test_a_conversation_with_tools_from_settings_and_from_python():
 
 def test_a_conversation_with_an_object_of_trl():
     turns = [ASKS % ("increment", '"step": 2'), "done"]
-    sample, read = hold(turns, environment=Counter)
+    sample, read = hold(turns, environment=rlobj.from_trl(Counter))
     assert "Count to 3. Count. You are at 1.<|im_end|>" in read[0]
     assert sample.turns[0].observation == "Counter is now 3"
     assert [turn.reward for turn in sample.turns] == [0.0, 1.0]

@@ -7,7 +7,7 @@ from .environment import Message as Message
 from .environment import Turn as Turn
 from .methods import MethodEnvironment as MethodEnvironment
 from .methods import ToolEnvironment as ToolEnvironment
-from .methods import adapted as adapted
+from .methods import from_trl as from_trl
 from .pool import ToolPool as ToolPool
 from .pool import ToolResult as ToolResult
 from .rendering import Rendering as Rendering

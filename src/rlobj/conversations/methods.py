@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
@@ -21,10 +22,6 @@ from rlobj.samplers.response import ToolUse
 
 START_SECONDS = 120.0
 """Limit on the first making of an environment, which may load what all of them share."""
-_EXPECTED = (
-    "An environment of rlobj has the methods reset(self, problem) and step(self, messages), with "
-    "parameters of these names"
-)
 
 
 class ToolEnvironment(Adapter):
@@ -93,9 +90,8 @@ class MethodEnvironment(ToolEnvironment):
         methods = [name for name, _ in inspect.getmembers(type(made), inspect.isfunction)]
         if "reset" not in methods:
             raise ConfigError(
-                f"the environment {shown(made)} has no method reset. Expected the methods "
-                "reset(problem) and step(messages), or those of TRL's environment_factory: "
-                "reset(**columns), and tools"
+                f"the environment {shown(made)} has no method reset(**columns), which an object "
+                "of TRL's environment_factory has"
             )
         public = [name for name in methods if not name.startswith("_")]
         tools = [name for name in public if name not in ("reset", "get_reward")]
@@ -138,137 +134,65 @@ class MethodEnvironment(ToolEnvironment):
             raise
 
 
-def adapted(
-    factory: Callable[[], Any],
+@dataclass(frozen=True)
+class TrlEnvironments:
+    """What `from_trl` returns: makes one of TRL's objects for each conversation."""
+
+    factory: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        """One of TRL's objects."""
+        return self.factory()
+
+
+def from_trl(factory: Callable[[], Any]) -> TrlEnvironments:
+    """Environments that are written for TRL: `rlobj.train(..., environment=from_trl(Counter))`.
+
+    The public methods of an object are tools; see `MethodEnvironment`.
+
+    Args:
+        factory: as TRL's `environment_factory`: makes the object of one conversation.
+    """
+    return TrlEnvironments(factory)
+
+
+def factory_of(
+    environment: Callable[[], Any] | TrlEnvironments,
     settings: EnvironmentSettings,
     text: Callable[[Problem], str] = lambda problem: problem.prompt,
-) -> Callable[[], Environment]:
-    """A factory of environments; one of TRL's objects is adapted by `MethodEnvironment`.
+) -> tuple[Callable[[], Environment], Sequence[dict[str, Any]]]:
+    """What makes the environment of each conversation, and the schemas of its tools.
 
-    An object is an environment of ours if `step` has the parameter `messages`, or `reset` has the
-    parameter `problem`: TRL's objects may have a tool with the name `step`. So is one whose `reset`
-    does not take the columns `prompt` and `answer`.
+    One environment is made, to see that it can be.
 
     Raises:
-        ConfigError: what it makes is neither, or its methods cannot be called.
+        ConfigError: it cannot be made, or lacks a method.
     """
-
-    def read(made: Any) -> bool:
-        if _is_ours(made):
-            _check_ours(made)
-            return True
-        try:
-            MethodEnvironment(made, settings, text).pool.schemas()
-        except ConfigError as error:
-            raise ConfigError(f"{error}\n{_EXPECTED}") from error
-        return False
+    trl = environment if isinstance(environment, TrlEnvironments) else None
+    given: Any = trl.factory if trl else environment
 
     def made() -> Environment:
-        return MethodEnvironment(factory(), settings, text)
+        return MethodEnvironment(given(), settings, text)
 
+    def schemas(first: Any) -> Sequence[dict[str, Any]]:
+        for name in () if trl else ("reset", "step"):
+            if not callable(getattr(first, name, None)):
+                raise ConfigError(
+                    f"the environment {type(first).__name__} has no method {name}. Expected "
+                    "reset(problem) and step(messages). For an object of TRL's "
+                    "environment_factory, pass rlobj.from_trl(factory)"
+                )
+        pool = getattr(first, "pool", None) if isinstance(first, ToolEnvironment) else None
+        return () if pool is None else pool.schemas()
+
+    factory = made if trl else given
     try:
-        return factory if called_now(factory, START_SECONDS, read) else made
+        return factory, called_now(factory, START_SECONDS, schemas)
     except Failed as failed:
         why = failed.text or f"it takes more than {START_SECONDS:g} seconds"
         raise ConfigError(
-            f"the environment {shown(factory)} cannot be made without arguments: {why}"
+            f"the environment {shown(given)} cannot be made without arguments: {why}"
         ) from failed
-
-
-def _is_ours(made: Any) -> bool:
-    """Whether an object is meant as an environment of rlobj, and not as one of TRL.
-
-    Raises:
-        ConfigError: a method cannot be looked up.
-    """
-    reset, step = _attribute(made, "reset"), _attribute(made, "step")
-    if not callable(reset):
-        return False
-    named = "problem" in _parameters(reset), callable(step) and "messages" in _parameters(step)
-    return (callable(step) and any(named)) or bool(_refusal(reset, prompt=(), answer=""))
-
-
-def _check_ours(made: Any) -> None:
-    """Check that the methods of an environment can be called as rlobj does.
-
-    Raises:
-        ConfigError: one of them cannot.
-    """
-    kind, reset, step = type(made).__name__, _attribute(made, "reset"), _attribute(made, "step")
-    if not callable(step):
-        names = [name for name, _ in inspect.getmembers(type(made), callable)]
-        public = ", ".join(name for name in names if not name.startswith("_"))
-        raise ConfigError(
-            f"the environment {kind} has no method step(self, messages). Its methods are {public}. "
-            "An object of TRL's environment_factory, whose methods are tools, has "
-            "reset(self, **columns)"
-        )
-    wanted = {"reset": ("problem",), "step": ("messages",), "reward_at_limit": ()}
-    methods = {"reset": reset, "step": step}
-    if inspect.isfunction(inspect.getattr_static(type(made), "reward_at_limit", None)):
-        methods["reward_at_limit"] = _attribute(made, "reward_at_limit")
-    for name, method in methods.items():
-        arguments = wanted[name]
-        if why := _refusal(method, *arguments):
-            raise ConfigError(
-                f"{kind}.{name} cannot be called as {name}({', '.join(arguments)}): {why}. "
-                f"{_EXPECTED}"
-            )
-    if "problem" not in _parameters(reset) and "messages" not in _parameters(step):
-        raise ConfigError(
-            f"{kind}.reset has no parameter with the name problem, and {kind}.step none with the "
-            f"name messages. {_EXPECTED}"
-        )
-    if _is_fixed(made, "conversation_seed"):
-        raise ConfigError(
-            f"{kind}.conversation_seed cannot be set, and rlobj sets it before each step. Set "
-            "self.conversation_seed = 0 in __init__, or give it another name"
-        )
-
-
-def _attribute(made: Any, name: str) -> Any:
-    try:
-        return getattr(made, name, None)
-    except BaseException as error:
-        raise ConfigError(
-            f"{type(made).__name__}.{name} cannot be looked up: {type(error).__name__}: "
-            f"{shown(error, str)}"
-        ) from error
-
-
-def _signature(method: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of a method; None if it is not known."""
-    try:
-        return inspect.signature(method)
-    except (TypeError, ValueError):  # of C
-        return None
-
-
-def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a method; none if they are not known."""
-    signature = _signature(method)
-    return signature.parameters if signature else {}
-
-
-def _refusal(method: Callable[..., Any], *arguments: Any, **some: Any) -> str:
-    """Why a method cannot be called with these arguments, or with `some` among others; "" if it
-    can."""
-    signature = _signature(method)
-    if signature is None:
-        return ""
-    try:
-        signature.bind_partial(**some) if some else signature.bind(*arguments)
-    except TypeError as error:
-        return str(error)
-    return ""
-
-
-def _is_fixed(made: Any, name: str) -> bool:
-    """Whether an object has an attribute that nobody can set."""
-    slot = inspect.getattr_static(type(made), name, None)
-    if isinstance(slot, property):
-        return slot.fset is None
-    return slot is not None and not hasattr(made, "__dict__") and not hasattr(slot, "__set__")
 
 
 @contextlib.contextmanager

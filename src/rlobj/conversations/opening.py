@@ -11,10 +11,9 @@ from typing import Any
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import import_target, is_object_text
 from rlobj.conversations.calls import CallReader
-from rlobj.conversations.deadlines import called_now, release
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message, Turn
-from rlobj.conversations.methods import START_SECONDS, ToolEnvironment, adapted
+from rlobj.conversations.methods import ToolEnvironment, factory_of
 from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
@@ -104,15 +103,11 @@ def open_conversations(
             named = tuple(tool for tool in tools if isinstance(tool, str))
             named_only = settings.model_copy(update={"tools": named})
             functions = [tool for tool in tools if callable(tool)]
-            pool: Any = stack.enter_context(ToolPool(named_only, functions))
+            pool = stack.enter_context(ToolPool(named_only, functions))
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
+            schemas: Sequence[dict[str, Any]] = pool.schemas()
         else:
-            made = adapted(environment or _named(settings.target), settings, text)
-            first: Any = called_now(made, START_SECONDS)
-            pool = first.pool if issubclass(type(first), ToolEnvironment) else None
-            owned, first = [first], None
-            release(owned)
-        schemas = () if pool is None else pool.schemas()
+            made, schemas = factory_of(environment or _named(settings.target), settings, text)
         rendering = Rendering(tokenizer, chat, schemas)
         reader = CallReader(rendering, settings.calls) if schemas else None
         conversations = Conversations(sampler, made, rendering, reader, text, settings, context)
