@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import rlobj
+from rlobj.data.tasks import TASKS
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +76,7 @@ def test_the_wheel_holds_the_presets_both_packages_and_the_license(built):
     names = zipfile.ZipFile(built[1]).namelist()
     shipped = [Path(name).stem for name in names if name.startswith("rlobj/_presets/")]
     assert sorted(shipped) == PRESETS
+    assert {f"rlobj/models/policies/{task}/model.safetensors" for task in TASKS} <= {*names}
     assert "rlobj/py.typed" in names
     assert "rlobj_cli/app.py" in names
     assert [name for name in names if name.endswith("dist-info/licenses/LICENSE")]

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rlobj.base.errors import RunError
 from rlobj.base.files import last_lines
-from rlobj.reporting.terminal import Screen, importing, preparing_policy, working
+from rlobj.reporting.terminal import Screen, importing, working
 from rlobj_cli.screen.console import calm_libraries
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def serve(
         policy = find_model(model)
         from rlobj.samplers.vllm import Server
     calm_libraries(console)
-    with preparing_policy(console) as progress:  # the embedded policy is made on first use
-        source = policy.locate(progress)
+    source = policy.locate()
     with working(console, "checking vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
     with server:

@@ -50,8 +50,7 @@ def train(
             metavar="NAME",
             rich_help_panel="Problems",
             help="A built-in task as --data: scratchpad (sums with their steps, the default "
-            "without --model), scratchpad-3, scratchpad-5, calculator and calculator-sum (the "
-            "policy may ask a calculator), addition or max-digits.",
+            "without --model), calculator (the policy may ask one), addition or max-digits.",
         ),
     ] = None,
     reward: options.Reward = None,

@@ -149,6 +149,5 @@ def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None
         screen.begin()  # a warning while the run is opened
         screen.opened(OpenedRun(Path("run"), compose("stapo"), [], processes=1))
         assert calls == []
-        screen.warm_starting(1, 2, 0.5)
         screen.started({"device": "cpu", "run": "here"})
         assert calls == ["header"]

@@ -6,7 +6,7 @@ import time
 
 from screens import console, text_of
 
-from rlobj.reporting.terminal import importing, number, preparing_policy, working
+from rlobj.reporting.terminal import importing, number, working
 
 
 def test_working_shows_the_time_and_the_newest_line() -> None:
@@ -28,22 +28,3 @@ def test_importing_is_one_line_on_stderr_with_what_is_not_imported_yet(capsys) -
 def test_small_speeds_are_ordinary_numbers() -> None:
     speeds = [number(speed, 0) for speed in (1234.6, 7.3, 0.87, 0.0)]
     assert speeds == ["1,235", "7", "0.87", "0"]
-
-
-def test_preparing_the_policy_is_two_lines_in_a_log() -> None:
-    screen = console(width=120)
-    with preparing_policy(screen) as progress:
-        for step in range(1, 601):
-            progress(step, 600, 1.5)
-    assert text_of(screen).splitlines() == [
-        "first use: preparing the embedded policy (600 supervised steps, kept for later runs)",
-        "the embedded policy is ready, loss 1.500",
-    ]
-
-
-def test_preparing_the_policy_is_a_bar_on_a_terminal() -> None:
-    screen = console(terminal=True)
-    with preparing_policy(screen) as progress:
-        progress(300, 600, 1.5)
-    assert "first use: preparing the embedded policy" in text_of(screen)
-    assert "300/600" in text_of(screen)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlobj.data.scratchpad import _departures, derivation, judge
-from rlobj.data.tasks import TASKS
 
 DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
 
@@ -152,15 +151,3 @@ def test_the_time_is_proportional_to_the_length():
         return min(times)
 
     assert seconds(2_000) < 8 * seconds(500)  # a quadratic one takes 16 times as long
-
-
-@pytest.mark.parametrize("name", ["scratchpad", "scratchpad-3", "scratchpad-5"])
-def test_the_work_of_every_problem_is_a_valid_derivation_with_its_answer(name):
-    task = TASKS[name]
-    problems = task.problems("test")
-    for problem in problems[:: len(problems) // 50]:
-        digits = [int(digit) for digit in problem.prompt.removesuffix("=").split("+")]
-        assert len(digits) == task.operands
-        response = task.work(digits)
-        assert not any(task.judge(problem.prompt, [*response, ""]))
-        assert response.rpartition(task.answer_after)[2] == problem.answer == str(sum(digits))

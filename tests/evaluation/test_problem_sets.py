@@ -32,7 +32,7 @@ from rlobj.settings.profiles import PROFILES
 
 
 def located(model: str) -> Any:
-    return find_model(model).locate(lambda *_: None)
+    return find_model(model).locate()
 
 
 def asked(

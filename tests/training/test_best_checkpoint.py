@@ -88,7 +88,7 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accura
     run = tmp_path / "run"
     trained(policy, run)
     for name, step in (("best", 2), ("2", 2), ("newest", 6), (None, 6)):
-        located = find_model(run, checkpoint=name).locate(lambda *_: None)
+        located = find_model(run, checkpoint=name).locate()
         assert located == str(run / "checkpoints" / f"step-{step:06d}" / "model")
     with pytest.raises(
         ConfigError, match=r"no checkpoint 3 \(checkpoint\.keep .*of 2, 6, newest, best"

@@ -347,8 +347,7 @@ def test_own_problems_and_reward_train_the_embedded_policy():
     assert config.rewards.target == f"{Path('mine.py').absolute()}:score"  # type: ignore[attr-defined]
 
 
-def test_a_character_that_the_embedded_policy_cannot_read_is_named_before_it_is_made(monkeypatch):
-    monkeypatch.delattr("rlobj.training.loop.initial.embedded_policy")
+def test_a_character_that_the_embedded_policy_cannot_read_is_named():
     with pytest.raises(ConfigError, match=r"'What is 1\+2' contains 'Whatis'.*model=NAME"):
         rlobj.train("grpo", data=[{"prompt": "What is 1+2", "answer": "3"}], out="run")
     assert not Path("run").exists()

@@ -16,9 +16,6 @@ class EvaluationCallback:
     def started(self, name: str) -> None:
         """Problems and settings are read, and the model with this name is loaded next."""
 
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """The embedded policy is trained on its first use; `done` of `total` steps."""
-
     def ready(self, facts: Mapping[str, str]) -> None:
         """Sampling or grading begins. `facts` are short texts by name: policy, device, folder."""
 

@@ -37,14 +37,13 @@ class ModelSource:
     Attributes:
         name: for people and files.
         layer: the settings that come with the model.
-        locate: finds or makes its folder, or gives the hub id or the model in memory; it calls its
-            argument with (step, steps, loss) of a supervised start.
+        locate: finds or makes its folder, or gives the hub id or the model in memory.
         tokenizer: of a model in memory.
     """
 
     name: str
     layer: Layer
-    locate: Callable[[Callable[[int, int, float], None]], Any]
+    locate: Callable[[], Any]
     tokenizer: Any = None
 
 
@@ -93,7 +92,7 @@ def find_model(
     require_tokenizer(model, tokenizer, passed=not isinstance(model, str | Path))
     if not isinstance(model, str | Path):
         name = getattr(model.config, "name_or_path", "") or type(model).__name__
-        return ModelSource(name, ("model", {"model": {"name": name}}), lambda _: model, tokenizer)
+        return ModelSource(name, ("model", {"model": {"name": name}}), lambda: model, tokenizer)
     name, path = str(model), path_of(model)
     if name == "embedded":
         return _embedded([profiles.DEFAULT_TASK] if problems is None else problems)
@@ -105,17 +104,17 @@ def find_model(
         )
     require_model(name)
     require_weights(name)
-    return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda _: dense_folder(name))
+    return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda: dense_folder(name))
 
 
 def _embedded(problems: Sequence[Any]) -> ModelSource:
     tasks = [name for name in problems if isinstance(name, str) and name in profiles.PROFILES]
     task = tasks[0] if tasks else profiles.OWN_PROBLEMS_TASK
 
-    def locate(progress: Callable[[int, int, float], None]) -> str:
+    def locate() -> str:
         from rlobj.models.embedded import embedded_policy
 
-        return str(embedded_policy(task, progress=progress))
+        return str(embedded_policy(task))
 
     profile = profiles.PROFILES[task] if tasks else profiles.OWN_PROBLEMS_PROFILE
     return ModelSource("embedded", ("embedded", profile), locate)
@@ -125,9 +124,7 @@ def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
     """A run's settings, and the model of one of its checkpoints."""
     stored, chosen = read_settings(path), named_checkpoint(path, checkpoint)
     require_sound(chosen, "model/")
-    return ModelSource(
-        name, (str(path), evaluated_settings(stored)), lambda _: str(chosen / "model")
-    )
+    return ModelSource(name, (str(path), evaluated_settings(stored)), lambda: str(chosen / "model"))
 
 
 def evaluated_settings(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def _run(
         refuse_tools(problem_set.config)
         with contextlib.closing(problem_set.open_grader()) as grader:
             grader.check(problem_set.problems)
-    model = source.locate(callback.warm_starting)
+    model = source.locate()
     if isinstance(model, str) and Path.cwd() != home:
         model = located(model, home)
     if out != AUTO and not team.rank:

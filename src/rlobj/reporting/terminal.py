@@ -154,29 +154,6 @@ def reading(doing: str, console: Console | None = None) -> Iterator[Callable[...
         yield move
 
 
-@contextlib.contextmanager
-def preparing_policy(console: Console) -> Iterator[Callable[[int, int, float], None]]:
-    """Show the supervised training of the embedded policy; nothing if the policy is in the cache.
-
-    Yields:
-        A function to call after each step with (steps done, number of steps, loss).
-    """
-    doing = "first use: preparing the embedded policy"
-    with reading(doing, console) as move:
-
-        def progress(done: int, total: int, loss: float) -> None:
-            move(done, total)
-            if console.is_interactive:
-                return
-            if done == total:
-                say(console, Text(f"the embedded policy is ready, loss {loss:.3f}"))
-            elif done == 1:
-                steps = f"({total} supervised steps, kept for later runs)"
-                say(console, Text(f"{doing} {steps}"))
-
-        yield progress
-
-
 class Stages:
     """A callback that shows one thing after another; the next one ends the one before."""
 
@@ -198,12 +175,6 @@ class Stages:
     def opening(self, what: str) -> None:
         """Show what is loaded or opened."""
         self.stage(opening(self.console, what))
-
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Show the supervised steps that make the embedded policy."""
-        if done == 1:
-            self._prepare = self.stage(preparing_policy(self.console))
-        self._prepare(done, total, loss)
 
 
 def say(console: Console, text: Text) -> None:

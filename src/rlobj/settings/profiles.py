@@ -17,7 +17,7 @@ from rlobj.data.sources import require_source, source_names
 from rlobj.data.tasks import TASKS
 
 DEFAULT_TASK = "scratchpad"
-"""The task of a run without a model: from the prepared policy, about a minute on a CPU."""
+"""The task of a run without a model: about a minute on a CPU."""
 
 OWN_PROBLEMS_TASK = "addition"
 """The task whose policy learns a user's own problems: it reads digits, and answers directly."""

@@ -113,11 +113,6 @@ class RunScreen(Stages, Callback):
             advice = Text(how_to_go_on(self.run), style="yellow")
             self.console.print(advice, soft_wrap=True)
 
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """Print the header, and show the supervised steps that make the embedded policy."""
-        self.begin()
-        super().warm_starting(done, total, loss)
-
     def started(self, facts: Mapping[str, str]) -> None:
         """Show policy, problems, device and so on."""
         self.begin()

@@ -22,9 +22,6 @@ class Callback:
     def opening(self, what: str) -> None:
         """A stage before the first step begins, such as "loading the model"."""
 
-    def warm_starting(self, done: int, total: int, loss: float) -> None:
-        """The supervised training of the embedded policy has done some of its steps."""
-
     def started(self, facts: Mapping[str, str]) -> None:
         """The run is ready. `facts` describes policy, problems, device, ... in short texts."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,8 @@ from rlobj.models.gguf_files import dense_folder
 from rlobj.models.loading import load_model
 from rlobj.models.location import gguf_digest
 from rlobj.models.policy import Policy, load_policy, policy_of
-from rlobj.ranks import together
 from rlobj.settings.profiles import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.loop.callbacks import Callback
 from rlobj.training.parallel import Parallel
 
 
@@ -31,8 +28,7 @@ class InitialPolicy:
 
     Args:
         config: the run.
-        inputs: the caller's model, and callbacks: their `warm_starting` is called while the
-            embedded policy is made.
+        inputs: the caller's model.
         parallel: the processes.
         stack: removes temporary files when the run ends.
 
@@ -45,8 +41,6 @@ class InitialPolicy:
         self._device, self._shards = parallel.device, parallel.shards
         self._original, self._passed = inputs.passed("model"), None
         if self._original is None:
-            if config.model.name is None:
-                self.source = _make_embedded(config, parallel, inputs.callbacks)
             return
         passed = policy_of(self._original, inputs.tokenizer, config.model, config.data)
         self._passed, self.source = passed, passed.source
@@ -62,6 +56,8 @@ class InitialPolicy:
         Raises:
             ConfigError: it is a GGUF file that has changed since the run began, or is gone.
         """
+        if self._config.model.name is None:
+            return str(embedded_policy(embedded_task(self._config)))
         gguf_digest(self._config.model)
         return dense_folder(str(self._config.model.name))
 
@@ -118,18 +114,3 @@ def embedded_task(config: RunConfig) -> str:
     """The task whose embedded policy a run without a model trains."""
     source = str(config.data.source)
     return source if source in PROFILES else OWN_PROBLEMS_TASK
-
-
-def _make_embedded(config: RunConfig, parallel: Parallel, callbacks: Sequence[Callback]) -> str:
-    """The folder of the embedded policy. On first use one process of each machine makes it."""
-
-    def progress(done: int, total: int, loss: float) -> None:
-        for callback in callbacks:
-            callback.warm_starting(done, total, loss)
-
-    task, folder = embedded_task(config), ""
-    for first in (True, False):
-        with together(parallel.comm, "making the embedded policy"):
-            if first == parallel.accelerator.is_local_main_process:
-                folder = str(embedded_policy(task, progress=progress))
-    return folder

@@ -30,7 +30,7 @@ from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
 from rlobj.data.templates import Templates
 from rlobj.models.adapters import without_adapters
-from rlobj.models.embedded import RECIPES
+from rlobj.models.embedded import ALPHABETS
 from rlobj.models.gguf_files import stored_as
 from rlobj.models.hollow import reading
 from rlobj.models.loading import arithmetic
@@ -200,12 +200,10 @@ def load_both(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], l
 def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
     """Check that the embedded policy has a token for every character of the prompts.
 
-    It is not made for problems that it cannot read: that takes most of a minute.
-
     Raises:
         ConfigError: a prompt with other characters.
     """
-    alphabet, data = RECIPES[embedded_task(config)].alphabet, config.data
+    alphabet, data = ALPHABETS[embedded_task(config)], config.data
     prompts = chain(
         (format_prompt(data.template, problem) for problem in train),
         (format_prompt(data.template_for_tests, problem) for problem in test),
