@@ -15,7 +15,6 @@ from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of, nested
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.sizes import GIB
-from rlobj.sizing.workload import USED
 from rlobj_cli.screen.estimating import chosen
 
 __all__ = ["ESTIMATES"]
@@ -96,11 +95,9 @@ HEAD = (
 
 def row(model: str, gpus: int, where: Path) -> list[str]:
     """A recipe as a row; memory and settings are those of the first preset."""
-    runs = [
-        chosen(configured(model, gpus, each, where), GPUS[gpus], None, USED) for each in PRESETS
-    ]
+    runs = [chosen(configured(model, gpus, each, where), GPUS[gpus]) for each in PRESETS]
     first = runs[0]
-    training, work = first.config.training, [each.work for each in runs if each.work is not None]
+    training, work = first.config.training, [each.work for each in runs]
     settings = ["LoRA"] if first.config.model.lora else []
     settings += [training.strategy, "yes" if training.gradient_checkpointing else "no"]
     hours = " / ".join(f"{sum(each.seconds.values()) / 36:,.0f}" for each in work)

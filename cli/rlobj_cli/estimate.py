@@ -28,8 +28,7 @@ def estimate(
         typer.Option(
             metavar="KxGB",
             help="Number of GPUs and the memory of each in GB, or their name: 8x80, 80, 8xH200, "
-            "A100, L40S, 4090. cpu: the CPU of this machine. Default: the GPUs of this machine, or "
-            "its CPU.",
+            "A100, L40S, 4090; or cpu, for the memory alone. Default: those of this machine.",
         ),
     ] = None,
     preset: Preset = None,
@@ -46,13 +45,12 @@ def estimate(
         typer.Option(
             "--utilization",
             metavar="SHARE",
-            help="Share of the peak that training reaches. "
-            "Default: 0.3 of a GPU's, 0.8 of what this CPU is measured to reach.",
+            help="Share of a GPU's peak that training reaches. Default: 0.3.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the memory, hours and disk space that a run needs, before anything is loaded.
+    """Show the memory, hours and disk space that a run on GPUs needs, before anything is loaded.
 
     The model may be a folder with nothing but a config.json. Settings that are left open, such as
     the strategy and the micro-batch, are chosen so that the run fits. If it cannot, changes are
@@ -89,11 +87,12 @@ def estimate(
             "sampling.max_tokens"
         )
     with importing("transformers"):
-        from rlobj_cli.screen.estimating import chosen, show
+        from rlobj_cli.screen.estimating import chosen, show, show_ways
     estimated = chosen(built, gpus, mean_tokens, used)
     if as_json:
         typer.echo(estimated.json())
     else:
         show(Screen(), estimated)
+        show_ways(Screen(), estimated)
     if not estimated.memory.fits:
         raise typer.Exit(2)

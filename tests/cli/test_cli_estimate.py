@@ -40,7 +40,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_newcomer_sees_memory_hours_and_choices_that_fit(eight: Path) -> None:
     text = output("--model", eight, "--gpus", "8x80", "--preset", "stapo")
-    assert "Qwen3-8B-Base, 8.19 billion parameters, on 8 x 80 GiB (H100)" in text
+    assert "Qwen3-8B-Base, 8,190.7 million parameters, on 8 x 80 GiB (H100)" in text
     shown = {line[:36].strip(): line[36:].split() for line in text.splitlines()}
     assert shown["weights"] == ["3.8"] * 4
     assert shown["moments"] == ["7.6"] * 4
@@ -56,7 +56,7 @@ def test_choices_can_be_given_to_a_run_and_are_numbers_for_programs(eight: Path)
     words = ("--model", eight, "--gpus", "8x80", "--preset", "stapo", "--json")
     found: dict[str, Any] = json.loads(output(*words))
     assert found["size"]["total"] == 8_190_735_360
-    assert found["cards"] == {"count": 8, "bytes": 80 * GIB, "kind": "H100", "measured": None}
+    assert found["cards"] == {"count": 8, "bytes": 80 * GIB, "kind": "H100"}
     given = [word for s, v, _ in found["choices"] for word in ("--set", f"{s}={v}".lower())]
     again: dict[str, Any] = json.loads(output(*words, *given))
     assert again["choices"] == []
@@ -152,15 +152,15 @@ def test_without_a_hub_only_this_machine_is_asked(hub: list[Exception]) -> None:
         assert "hf download nobody/none" in text
 
 
-def test_without_a_gpu_the_estimate_is_that_of_this_cpu(
+def test_without_a_gpu_the_estimate_has_memory_and_no_hours(
     eight: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlobj_cli.screen.estimating.card_bytes", lambda: None)
     for words in ((), ("--gpus", "cpu")):
         text = " ".join(output("--model", eight, *words).split())
-        assert "this machine has" in text
-        assert "GFLOP/s, measured on this CPU" in text
-        assert "sampling.engine=transformers" in text
+        assert "share of this machine's memory" in text
+        assert "sampling.engine=transformers: there is no GPU" in text
+        assert "hours" not in text
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])

@@ -1,19 +1,19 @@
-"""The tables of an estimate: memory by phase and part, tokens, hours, disk. Imports torch."""
+"""The table of an estimate, with tokens, hours and disk space below it. Imports torch."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import Message
+from rlobj.base.memory import physical_memory
 from rlobj.models.checking import check_model, unreadable
 from rlobj.reporting.terminal import Screen, facts_grid, say, table, working
 from rlobj.settings.run_config import RunConfig
@@ -38,7 +38,7 @@ class Estimated:
         strategy: of the run.
         ranks: number of processes.
         memory: of a process.
-        cards: the GPUs, or the CPU.
+        cards: the GPUs; None = this machine's CPU.
         work: tokens, hours and disk space.
         ways: changes with which the run fits, if it does not.
         choices: the settings that were open.
@@ -49,7 +49,7 @@ class Estimated:
     strategy: str
     ranks: int
     memory: Memory
-    cards: Cards
+    cards: Cards | None
     work: Work
     ways: Sequence[tuple[Message, Memory]]
     choices: Sequence[Choice]
@@ -70,21 +70,21 @@ def estimated(
     config: RunConfig,
     size: Size,
     ranks: int,
-    cards: Cards,
+    cards: Cards | None,
     mean: float | None = None,
     used: float | None = None,
     choices: Sequence[Choice] = (),
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
     strategy = resolve_strategy(config.training.strategy, os.environ)
-    memory = estimate_memory(config, size, strategy, ranks, cards.gpu)
+    memory = estimate_memory(config, size, strategy, ranks, None if cards is None else cards.bytes)
     done = work(config, size, memory, cards, mean=mean, used=used)
-    fitting = () if memory.fits else ways(config, size, strategy, cards)
+    fitting = () if cards is None or memory.fits else ways(config, size, strategy, cards)
     return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
 def chosen(
-    config: RunConfig, gpus: str | None, mean: float | None, used: float | None
+    config: RunConfig, gpus: str | None, mean: float | None = None, used: float | None = None
 ) -> Estimated:
     """The estimate of a run after `choose`, on some GPUs or on this machine's CPU ("cpu").
 
@@ -99,71 +99,22 @@ def chosen(
         size = Size.named(config.model, local=True)
     if size is None:
         raise unreadable(config.model.name)
+    cards: Cards | None = None
     if gpus is None and (card := card_bytes()):
         cards = Cards(torch.cuda.device_count(), card)
-    elif gpus is None or gpus.lower() == "cpu":
-        cards = measured_cpu()
-    else:
+    elif gpus is not None and gpus.lower() != "cpu":
         cards = Cards.parse(gpus)
-    if cards.gpu is None:
+    if cards is None:
         choices = choose_settings(config, size, None, {})
     else:
         choices = choose(config, size, cards)
     config = settled(config, choices)
-    return estimated(config, size, cards.count, cards, mean, used, choices)
-
-
-def measured_cpu() -> Cards:
-    """This machine's CPU, and what is shown while it is measured."""
-    with working(Screen(stderr=True), "measuring this CPU"):
-        return Cards.of_cpu()
-
-
-def short(config: RunConfig, ranks: int) -> str:
-    """Memory and hours, and what they assume, for the start of a run; "" without a GPU."""
-    card = card_bytes()
-    size = None if card is None else Size.named(config.model, local=True)
-    if card is None or size is None:
-        return ""
-    cards = Cards(ranks, card)
-    config = settled(config, choose_settings(config, size, cards, os.environ))
-    estimate = estimated(config, size, ranks, cards)
-    needed = f"{max(estimate.memory.needed) / GIB:.0f} of {card / GIB:.0f} GiB on each GPU"
-    line = f"{needed}; {estimate.work.hours:,.1f} hours by arithmetic"
-    return "\n".join([line, *(f"assumed: {assumption}" for assumption in estimate.memory.assumed)])
+    return estimated(config, size, 1 if cards is None else cards.count, cards, mean, used, choices)
 
 
 def show(console: Console, estimate: Estimated) -> None:
-    """Print an estimate, with the choices and the changes with which the run fits."""
-    cards, name = estimate.cards, Path(str(estimate.config.model.name or "embedded")).name
-    on = f"{cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})"
-    title = f"  {name}, {estimate.size.total / 1e9:.2f} billion parameters, on {on}"
-    console.print(Text.assemble(("rlobj estimate", "bold"), title), soft_wrap=True)
-    show_tables(console, estimate)
-    show_choices(console, estimate.choices)
-    if not estimate.memory.fits:
-        fitting = [
-            f"{typed(way, {'processes': '--processes'})}: {max(memory.needed) / GIB:.0f} GiB"
-            for way, memory in estimate.ways
-        ]
-        say(console, Text("It does not fit. It fits with one of these:", style="red"))
-        for line in fitting or ["a smaller model, or more or larger GPUs"]:
-            console.print(Text(f"  {line}"), soft_wrap=True)
-
-
-def show_choices(console: Console, choices: Sequence[Choice]) -> None:
-    """Print the settings that were chosen for a reason."""
-    shown = table("setting that was chosen", "because")
-    for choice in choices:
-        if choice.reason:
-            shown.add_row(f"{choice.setting}={plain_value(choice.written())}", choice.reason)
-    if shown.row_count:
-        console.print(shown)
-
-
-def show_tables(console: Console, estimate: Estimated) -> None:
-    """Print the memory of a process by part and phase; with GPUs also tokens, hours and disk."""
-    memory = estimate.memory
+    """Print the memory of a process by part and phase; below it tokens, hours, disk, choices."""
+    memory, cards = estimate.memory, estimate.cards
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
     batch = micro_batch(estimate.config, estimate.size, estimate.ranks, memory.card)
     text = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks},\n"
@@ -174,46 +125,63 @@ def show_tables(console: Console, estimate: Estimated) -> None:
             shown.add_row(part, *(f"{size / unit:.1f}" if size else "" for size in sizes))
     shown.add_section()
     shown.add_row("together", *(f"{size / unit:.1f}" for size in memory.needed))
-    if memory.card is None:
-        ranks = f" for {estimate.ranks} processes" if estimate.ranks > 1 else ""
-        shown.add_row(f"this machine has{ranks}", *[f"{estimate.cards.bytes / unit:.1f}"] * 4)
-    else:
-        free = f"{(1 - MARGIN) * memory.card / unit:.1f}"
-        shown.add_row(f"the GPU, less {MARGIN:.0%} for CUDA and NCCL", *[free] * 4)
+    most, room = physical_memory() / estimate.ranks, "share of this machine's memory"
+    if cards is not None:
+        most, room = (1 - MARGIN) * cards.bytes, f"the GPU, less {MARGIN:.0%} for CUDA and NCCL"
+    shown.add_row(room, *[f"{most / unit:.1f}"] * 4)
     console.print("", shown, sep="\n")
-    if memory.card is None and estimate.ranks * max(memory.needed) > estimate.cards.bytes:
+    if cards is None and max(memory.needed) > most:
         text = "It needs more than that. Use a smaller training.micro_batch_tokens, "
         say(console, Text(f"{text}sampling.batch_tokens or model", style="red"))
-    for assumption in memory.assumed:
-        say(console, Text(f"assumed: {assumption}", style="yellow"))
-    console.print(facts_grid(_facts(estimate)), "", sep="\n")
+    facts = {name: text for name, text in _facts(estimate).items() if text}
+    console.print(facts_grid(facts), "", sep="\n")
 
 
-def _facts(estimate: Estimated) -> dict[str, Any]:
-    """Tokens, hours and disk space in words, with what they assume."""
-    done, cards = estimate.work, estimate.cards
+def _facts(estimate: Estimated) -> dict[str, str]:
+    """Model, tokens, hours and disk space in words, with what they assume."""
+    done, cards, memory = estimate.work, estimate.cards, estimate.memory
 
-    def listed(parts: Any, unit: float = 1.0) -> str:
+    def listed(parts: Mapping[str, float], unit: float = 1.0) -> str:
         return ", ".join(
             f"{name} {amount / unit:,.0f}" for name, amount in parts.items() if amount >= unit / 2
         )
 
-    speed = f"{cards.speed.flops / 1e12:.0f} TFLOP/s"
-    share = f", and {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation"
-    if cards.gpu is None:  # measured here, a moment ago
-        speed, share = f"{cards.speed.flops / 1e9:.0f} GFLOP/s, measured on this CPU", ""
+    name = Path(str(estimate.config.model.name or "embedded")).name
     facts = {
+        "model": f"{name}, {estimate.size.total / 1e6:,.1f} million parameters",
         "tokens": f"{done.tokens / 1e6:.2f} million a step are trained on; {done.responses:,} "
         f"responses of {done.mean:,.0f} tokens to prompts of {done.prompt:,} are sampled, an "
         "assumption: set --mean-tokens",
-        "seconds": f"{sum(done.seconds.values()):,.0f} a step: {listed(done.seconds)}",
-        "hours": f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps, by "
-        "arithmetic and not measured: "
-        f"{done.used:.0%} of {speed} (set --utilization){share}",
-        "disk": f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}",
-        "host": f"{estimate.memory.host / GIB:,.0f} GiB of memory a process, while it loads or "
-        "writes a checkpoint",
     }
-    if (sequences := estimate.memory.sequences) is not None:
-        facts["cache"] = f"{sequences} of the longest sequences at a time on a GPU"
+    if cards is not None:
+        facts["model"] += f", on {cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})"
+        facts["hours"] = (
+            f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps of "
+            f"{sum(done.seconds.values()):,.0f} seconds ({listed(done.seconds)}), by arithmetic "
+            f"and not measured: {done.used:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s (set "
+            f"--utilization), and {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in "
+            "generation"
+        )
+    disk = f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}"
+    host = f"{memory.host / GIB:,.0f} GiB of memory a process, to load or write a checkpoint"
+    facts |= {"disk": disk, "host": host}
+    if memory.sequences is not None:
+        facts["cache"] = f"{memory.sequences} of the longest sequences at a time on a GPU"
+    facts["assumed"] = "\n".join(memory.assumed)
+    facts["chosen"] = "\n".join(
+        f"{choice.setting}={plain_value(choice.written())}: {choice.reason}"
+        for choice in estimate.choices
+        if choice.reason
+    )
     return facts
+
+
+def show_ways(console: Console, estimate: Estimated) -> None:
+    """Print the changes with which a run fits that does not."""
+    if not estimate.memory.fits:
+        say(console, Text("It does not fit. It fits with one of these:", style="red"))
+        for way, memory in estimate.ways:
+            line = f"  {typed(way, {'processes': '--processes'})}: {max(memory.needed) / GIB:.0f}"
+            console.print(Text(f"{line} GiB"), soft_wrap=True)
+        if not estimate.ways:
+            console.print(Text("  a smaller model, or more or larger GPUs"), soft_wrap=True)

@@ -27,7 +27,7 @@ from rlobj.training.loop.opening import load_both
 from rlobj.training.opened_run import OpenedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
-from rlobj_cli.screen.estimating import estimated, measured_cpu, show_choices, show_tables
+from rlobj_cli.screen.estimating import estimated, show
 
 
 def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
@@ -102,13 +102,16 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
             longest_prompt(loaded, test, "held-out")
             sizes["evaluation.problems"] = len(test)
     config = settled(config, choices)
-    origin_of |= {choice.setting: "auto" for choice in choices if choice.reason}
+    origin_of |= {
+        choice.setting: f"auto: {choice.reason}"
+        for choice in [*choices, *held_out]
+        if choice.reason
+    }
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
     say(console, Text(f"\n# layers: {order}", style="dim"))
     show_yaml(console, annotated_yaml(dump_config(config), origin_of))
     console.print()
     show_explanation(console, config.explanation())
-    show_choices(console, [*choices, *held_out])
     if size is None:
         name = config.model.name
         text = f"\nmemory: unknown, because the config.json of {name} is not on this machine, or "
@@ -116,8 +119,8 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
         say(console, Text(text))
     else:
         config = with_settings(config, sizes)
-        estimate = estimated(config, size, run.processes, cards or measured_cpu())
-        show_tables(console, estimate)
+        estimate = estimated(config, size, run.processes, cards)
+        show(console, estimate)
         require_memory(config, size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.launched import PROGRESS, first_process, started_processes
-from rlobj.reporting.terminal import Screen, facts_grid, importing
+from rlobj.base.launched import PROGRESS, first_process
+from rlobj.reporting.terminal import Screen, importing
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training.opened_run import OpenedRun
 from rlobj.training.progress import RunScreen, screen_of
@@ -79,19 +79,14 @@ def explained(screen: RunScreen) -> Iterator[None]:
 
 def _header(console: Console, run: OpenedRun) -> None:
     """Print which run begins, or goes on, with the settings that the user gave."""
-    from rlobj_cli.screen.estimating import short
     from rlobj_cli.screen.header import show_header, show_resumed
 
-    started = os.environ.get(PROGRESS)  # by a process that has shown the header
-    if run.resumed:
-        if not started:
-            show_resumed(console, run)
+    if PROGRESS in os.environ:  # a process has started this one, and has shown the header
         return
-    if not started:
+    if run.resumed:
+        show_resumed(console, run)
+    else:
         show_header(console, run.config, run.layers)
-    trains_here = run.processes == started_processes()  # which may use the GPU
-    if trains_here and started != "stderr" and (line := short(run.config, run.processes)):
-        console.print(facts_grid({"estimate": line}))
 
 
 def _results(console: Console, run: OpenedRun, result: TrainingResult) -> None:

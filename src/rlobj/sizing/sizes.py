@@ -5,17 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import re
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.memory import physical_memory
 from rlobj.base.showing import shown
 from rlobj.base.targets import importable
 from rlobj.models.checking import read_config
@@ -163,29 +159,22 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Cards:
-    """The GPUs of a run, one a process; or this machine's CPU.
+    """The GPUs of a run, one a process.
 
     Attributes:
-        count: number of GPUs; 1 CPU.
+        count: number of GPUs.
         bytes: memory of each; of cards that differ, of the smallest.
-        kind: a name of `KINDS`, for the speed; or CPU.
-        measured: the speed of a CPU; None = these are GPUs.
+        kind: a name of `KINDS`, for the speed.
     """
 
     count: int
     bytes: int
     kind: str = "H100"
-    measured: Kind | None = None
 
     @property
     def speed(self) -> Kind:
         """The speed of each."""
-        return self.measured or KINDS[self.kind]
-
-    @property
-    def gpu(self) -> int | None:
-        """Bytes of a GPU; None = this is a CPU."""
-        return None if self.measured else self.bytes
+        return KINDS[self.kind]
 
     @classmethod
     def parse(cls, text: str) -> Cards:
@@ -196,7 +185,7 @@ class Cards:
 
         Example:
             >>> Cards.parse("8x80")
-            Cards(count=8, bytes=85899345920, kind='H100', measured=None)
+            Cards(count=8, bytes=85899345920, kind='H100')
         """
         number = r"([0-9]{1,6})\s*[x*×]\s*"
         form = rf"(?:{number})?(?:({'|'.join(KINDS)})|([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GiB)?)"
@@ -212,27 +201,6 @@ class Cards:
             )
         nearest = min(KINDS, key=lambda kind: abs(KINDS[kind].memory - memory))
         return cls(int(count or 1), int(memory * GIB), name or nearest)
-
-    @classmethod
-    def of_cpu(cls) -> Cards:
-        """This machine's CPU, with its measured speed.
-
-        For half a second each, it multiplies matrices and reads 256 MB, in float32.
-        """
-        width, memory = 1024, physical_memory()
-        matrix, large = torch.rand(width, width), torch.rand(1 << 26)
-        flops = 2 * width**3 * _calls_per_second(lambda: matrix @ matrix)
-        bandwidth = 4 * large.numel() * _calls_per_second(large.sum)
-        return cls(1, memory, "CPU", Kind(memory / GIB, flops, bandwidth))
-
-
-def _calls_per_second(work: Callable[[], Any]) -> float:
-    """Calls per second at the speed of the fastest call, which other programs slow down least."""
-    times = [time.perf_counter()]
-    while len(times) < 3 or times[-1] < times[0] + 0.5:
-        work()
-        times.append(time.perf_counter())
-    return 1 / min(after - before for before, after in pairwise(times))
 
 
 def own_card() -> tuple[str, int] | None:

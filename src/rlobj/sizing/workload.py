@@ -4,8 +4,7 @@ With P parameters that compute, n tokens of mean length l, L layers and queries 
 forward pass takes 2·P·n + 2·L·Q·l·n operations. A backward pass takes twice as many, and
 recomputation one forward pass more. A decode step of vLLM reads the weights and the cache of
 all its sequences: it takes the longer of the time to read them and the time to compute. One of
-transformers takes `STEP` at least; on a CPU, `LAYER` a layer and the times to read and to compute.
-The speed of a CPU is measured. Dynamic sampling counts with its first batch of prompts.
+transformers takes `STEP`. Dynamic sampling counts with its first batch of prompts.
 """
 
 from __future__ import annotations
@@ -38,12 +37,6 @@ AT_ONCE = 256
 STEP = 0.025
 """Seconds of a decode step of transformers: what its Python code takes at least."""
 
-LAYER = 0.0005
-"""Seconds of a layer in a decode step on a CPU: what its Python code takes."""
-
-CPU_USED = 0.8
-"""`USED` of a CPU, whose peak is measured; from one update of SmolLM2-135M with one thread."""
-
 LINK = 50e9
 """Bytes a second between GPUs."""
 
@@ -60,7 +53,7 @@ class Work:
         mean: tokens of a response.
         prompt: tokens of a prompt, an assumption.
         tokens: that a step trains on, prompts and responses, with what tools say in them.
-        seconds: of a step, by part.
+        seconds: of a step, by part; empty without GPUs.
         steps: of the run.
         disk: bytes, by part.
         used: share of a GPU's peak that training reaches, an assumption.
@@ -85,7 +78,7 @@ def work(
     config: RunConfig,
     size: Size,
     memory: Memory,
-    cards: Cards,
+    cards: Cards | None,
     *,
     mean: float | None = None,
     used: float | None = None,
@@ -96,36 +89,45 @@ def work(
         config: the run.
         size: of its model.
         memory: of a process.
-        cards: the GPUs.
+        cards: the GPUs; None = there are none, and no hours.
         mean: tokens of a response; None = `FULL` times `sampling.max_tokens`.
-        used: share of the peak that training reaches; None = `USED`, on a CPU `CPU_USED`.
+        used: share of the peak that training reaches; None = `USED`.
     """
-    used = used or (USED if cards.gpu else CPU_USED)
-    sampling, training, evaluation = config.sampling, config.training, config.evaluation
+    sampling, used = config.sampling, used or USED
     mean = mean or FULL * sampling.max_tokens
-    trained = sampling.prompts_per_step * sampling.group_size
-    responses = sampled(config)
     prompt = _prompt(config, size)
     length = prompt + mean + FULL * heard(config, size)
-    tokens = trained * length
+    tokens = sampling.prompts_per_step * sampling.group_size * length
+    seconds = {} if cards is None else _seconds(config, size, memory, cards, mean, used)
+    steps, disk = config.training.steps, _disk(config, size, tokens)
+    return Work(sampled(config), mean, prompt, tokens, seconds, steps, disk, used)
+
+
+def _seconds(
+    config: RunConfig, size: Size, memory: Memory, cards: Cards, mean: float, used: float
+) -> dict[str, float]:
+    """Seconds of a step, by part."""
+    sampling, training = config.sampling, config.training
+    prompt = _prompt(config, size)
+    length = prompt + mean + FULL * heard(config, size)
+    trained = sampling.prompts_per_step * sampling.group_size
     computing = size.total - (0 if size.tied else size.matrix)
     attention = 2 * size.layers * size.queries * length
     rows = sampling.prompts_per_step if _shares_prompts(config) else trained
-    computed = tokens - (trained - rows) * prompt
+    computed = trained * length - (trained - rows) * prompt
     forward = computed * (2 * computing + attention) / (cards.count * cards.speed.flops * used)
     backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
     passes = 1 + backward + (training.gradient_checkpointing is True)
     seconds = {
-        "generation": _generation(config, size, memory, cards, responses, mean),
+        "generation": _generation(config, size, memory, cards, sampled(config), mean),
         "scoring": forward * _scorings(config),
         "update": forward * passes * training.passes * len(config.objective.phases),
         "new weights": 4 * size.total / LINK,
     }
     if drawn := evaluated(config):
         once = _generation(config, size, memory, cards, drawn, mean)
-        seconds["evaluation"] = once / evaluation.every
-    disk = _disk(config, size, tokens)
-    return Work(responses, mean, prompt, tokens, seconds, training.steps, disk, used)
+        seconds["evaluation"] = once / config.evaluation.every
+    return seconds
 
 
 def _shares_prompts(config: RunConfig) -> bool:
@@ -163,13 +165,7 @@ def _generation(
     """
     share = math.ceil(responses / cards.count)
     if config.sampling.engine == "transformers":
-        steps = decode_steps(config, share)
-        if cards.gpu is not None:
-            return steps * STEP
-        reading = 4 * size.total / cards.speed.bandwidth
-        operations = 2 * size.total * share * (mean + _prompt(config, size))
-        computing = operations / (cards.speed.flops * CPU_USED)
-        return steps * (LAYER * size.layers + reading) + computing
+        return decode_steps(config, share) * STEP
     most, fitting = config.sampling.max_tokens, memory.sequences
     said = FULL * heard(config, size)
     room = AT_ONCE if fitting is None else fitting * longest(config, size) / (mean + said)
