@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -33,29 +32,21 @@ def answer(*words: str, code: int = 0, **environment: str) -> str:
     return done.stdout
 
 
-def engines(report: str) -> dict[str, dict[str, Any]]:
-    return {engine["name"]: engine for engine in json.loads(report)["engines"]}
-
-
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.deepspeed
-def test_every_engine_that_the_tests_use_can_run_here() -> None:
-    text = answer("--json")
-    report, by_name = json.loads(text), engines(text)
+def test_every_engine_that_the_tests_use_can_be_imported_here() -> None:
+    report = json.loads(answer("--json"))
     for name in ("torch", "transformers", "accelerate", "deepspeed", "peft", "math-verify"):
         assert report["versions"][name] == metadata.version(name)
     assert report["devices"]["cpu_cores"] >= 1
-    assert len(report["torch"]["gpus"]) == torch.cuda.device_count()
-    cannot = {name for name, engine in by_name.items() if not engine["runs"]}
-    trackers = {f"output.trackers {name}" for name in ("wandb", "mlflow", "trackio")}
-    assert not cannot - trackers - {"loss_mode=rlobj in verl"}  # which has its own environment
+    assert len(report["devices"]["gpus"]) == torch.cuda.device_count()
+    assert {"torch", "transformers", "deepspeed", "peft", "gguf", "trl"} <= report["imports"].keys()
+    assert not any(report["imports"].values())
 
 
 def test_the_exit_code_is_1_if_torch_crashes_at_import(tmp_path: Path) -> None:
     crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
     package(tmp_path, "torch", "2.13.0", crash)
-    core = engines(answer("--json", code=1, PYTHONPATH=path(tmp_path)))["--sampler transformers"]
-    assert not core["runs"]
-    assert "with code -11" in core["why"]
-    assert "--force-reinstall --no-deps torch==2.13.0" in core["fix"]
+    report = answer(code=1, PYTHONPATH=path(tmp_path))
+    assert "with code -11" in " ".join(report.split())

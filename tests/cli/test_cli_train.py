@@ -171,7 +171,8 @@ def test_a_dry_run_shows_the_micro_batch_of_short_prompts_and_no_share_of_a_hash
     assert float(cache) < 1  # MiB
     assert "It needs more" not in text
     [needed] = re.findall(r"together(?: [\d.]+){2} ([\d.]+)", text)
-    monkeypatch.setattr("rlobj_cli.screen.estimating.physical_memory", lambda: int(float(needed) * 1.5e6))
+    memory = int(float(needed) * 1.5e6)
+    monkeypatch.setattr("rlobj_cli.screen.estimating.physical_memory", lambda: memory)
     several = " ".join(output(*words, *data, "--processes", "3").split())
     assert "share of this machine's memory" in several
     assert "It needs more than that" in several
