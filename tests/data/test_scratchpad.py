@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlobj.data.scratchpad import _departures, derivation, judge
-
-DIGITS, LETTERS = "0123456789", "abcdefghijklmnopqrstuvwxyz"
+from rlobj.data.scratchpad import _departures, judge
 
 
 def marked(numbers, response):
@@ -102,15 +100,6 @@ def test_only_valid_derivations_have_no_spurious_token(numbers):
                 tokens = [*changed, ""]
                 marks = judge("+".join(map(str, numbers)), tokens)
                 assert any(marks) == (changed not in valid), (numbers, changed)
-
-
-@pytest.mark.parametrize("numbers", some_sums(4, 4, seed=1))
-def test_one_wrong_digit_is_the_only_spurious_token(numbers):
-    right = derivation(numbers)
-    for i, digit in itertools.product(range(right.index("#")), DIGITS):
-        if right[i] in DIGITS and digit != right[i]:
-            expected = f"{right[:i]}[{digit}]{right[i + 1 :]}"
-            assert marked(numbers, right[:i] + digit + right[i + 1 :]) == expected
 
 
 @given(st.text("12+;", max_size=6), st.text("12+;", max_size=6))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 
 import pytest
 import torch
-from benchmarks.embedded_policy import RECIPES, _noisy, _table, demonstration, trained_policy
+from benchmarks.embedded_policy import RECIPES, _table, demonstration, trained_policy
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
@@ -153,26 +152,3 @@ def test_the_calculator_gives_a_demonstration_the_answers_that_it_has():
         assert turn.done or turn.observation == next(texts)
     assert turn.correct
     assert not environment.step([{"role": "assistant", "content": "#0"}]).correct
-
-
-def test_what_the_environment_says_is_read_and_not_learned():
-    tokenizer = build_tokenizer(ALPHABETS["calculator"])
-    [tokens], [target] = _table(tokenizer, [["1*2=", "?1*2;", "2;", "#2"]])
-    assert tokenizer.decode(tokens) == "1*2=?1*2;2;#2"
-    texts = [tokenizer.decode([token]) if token >= 0 else "." for token in target.tolist()]
-    assert "".join(texts) == "...?1*2;..#2<eos>"
-
-
-def test_the_noise_of_a_scratchpad_has_the_documented_rates_and_keeps_the_rest():
-    recipe, draw = RECIPES["scratchpad"], random.Random(0)
-    right = "3+4=7;7+8=15;15+5=20#20"
-    texts = [_noisy(right, recipe, draw) for _ in range(4000)]
-    letters = sum(character.isalpha() for text in texts for character in text)
-    assert letters / (4000 * len(right)) == pytest.approx(0.004, rel=0.2)
-    plain = ["".join(c for c in text if not c.isalpha()) for text in texts]
-    digits = [i for i, character in enumerate(right) if character.isdigit()]
-    wrong = sum(text[i] != right[i] for text in plain for i in digits)
-    assert wrong / (4000 * len(digits)) == pytest.approx(0.03, rel=0.1)
-    for i, character in enumerate(right):
-        found = {text[i] for text in plain}
-        assert found == (set("0123456789") if i in digits else {character})

@@ -54,18 +54,6 @@ def vllm(monkeypatch):
     monkeypatch.setattr("rlobj.sizing.choosing.check_vllm", lambda: ("vllm", "0.30.0"))
 
 
-def test_an_8b_model_on_eight_gpus_gets_settings_that_fit(vllm):
-    cards = Cards(8, 80 * GIB)
-    made = choose_settings(named(), EIGHT, cards, {})
-    config = settled(named(), made)
-    assert config.sampling.engine == "vllm"
-    assert config.sampling.vllm.sleep_level == 2
-    assert config.training.strategy == "fsdp2"
-    assert config.training.gradient_checkpointing is True
-    assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
-    assert all(f"{name}=" in explained(made) for name in SETTINGS)
-
-
 def test_recomputation_is_not_chosen_where_prompts_are_always_shared(vllm):
     cards = Cards(8, 80 * GIB)
     config = named(training={"shared_prompts": True}, sampling={"max_tokens": 1024})

