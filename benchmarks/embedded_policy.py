@@ -12,8 +12,8 @@ training is short and ends at the full learning rate, so that many of its answer
 told. `max-digits` has random weights.
 
 The same processor and versions give the same weights to the bit. Others round differently, which
-grows in hundreds of steps to another policy of the same accuracy: that is why the weights are
-shipped.
+grows in hundreds of steps to another policy: with AVX2 in place of AVX-512, some weights differ by
+0.5, and the loss on right held-out responses by at most 6%. That is why the weights are shipped.
 """
 
 from __future__ import annotations
