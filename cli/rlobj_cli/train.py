@@ -120,7 +120,7 @@ def train(
     """Train a policy with a published objective, or with your own.
 
     Without --model, a tiny embedded policy learns sums with a scratchpad:
-    about two minutes on a CPU.
+    about a minute on a CPU.
 
     [bold]Examples[/bold]
 
