@@ -39,7 +39,7 @@ def points(quick: bool) -> dict[tuple[str, Any], dict[str, Any]]:
     some |= {("vocabulary", v): {"responses": 8, "vocabulary": v} for v in vocabularies}
     some |= {("group size", g): {"group": g} for g in groups}
     skewed = {"responses": 64 if quick else 128, "sigma": SIGMA}
-    strategies = ("ddp", "zero1", "zero2", "zero3") if find_spec("deepspeed") else ("ddp",)
+    strategies = ("ddp", "zero2", "zero3") if find_spec("deepspeed") else ("ddp",)
     some["processes", "1"] = skewed
     some |= {("processes", f"2, {s}"): {**skewed, "strategy": s} for s in strategies}
     return some

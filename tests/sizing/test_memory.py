@@ -65,7 +65,6 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
     [
         ("ddp", 1, 12, 16),
         ("ddp", 8, 16, 20),
-        ("zero1", 4, 7, 11),
         ("zero2", 4, 7, 8),
         ("zero3", 4, 4, 5),
         ("fsdp2", 8, 1.5, 2),

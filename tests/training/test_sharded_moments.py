@@ -15,7 +15,7 @@ from parallel_worker import Session, assert_alike, tiny_policy
 from rlobj.training.parallel import build_parallel, open_processes
 
 LEGS = [
-    *((3, strategy) for strategy in ("zero2", "zero3", "fsdp2", "zero1", "ddp")),
+    *((3, strategy) for strategy in ("zero2", "zero3", "fsdp2", "ddp")),
     *((5, strategy) for strategy in ("zero3", "fsdp2", "zero2")),
 ]
 """(ranks, strategy); each leg makes one update, and the next leg goes on from its state. What a leg

@@ -160,7 +160,7 @@ Strategy = Annotated[
     typer.Option(
         metavar="NAME",
         rich_help_panel="Several processes",
-        help="How the processes share the policy: ddp, zero1, zero2, zero3, or fsdp2.",
+        help="How the processes share the policy: ddp, zero2, zero3, or fsdp2.",
     ),
 ]
 StopOn = Annotated[

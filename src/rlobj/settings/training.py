@@ -84,8 +84,8 @@ class TrainingConfig(Model):
     """balance tokens between processes; changes time, not results"""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """recompute activations in the backward pass (auto: if they do not fit the GPU otherwise)"""
-    strategy: Literal["auto", "ddp", "zero1", "zero2", "zero3", "fsdp2"] = "auto"
-    """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 1 to 3, or PyTorch's
+    strategy: Literal["auto", "ddp", "zero2", "zero3", "fsdp2"] = "auto"
+    """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 2 or 3, or PyTorch's
     fsdp2 (auto: that of `accelerate launch`, or one that fits the GPU; ddp on a CPU)"""
     offload: Literal["auto", "cpu"] | None = "auto"
     """cpu: zero2 and zero3 keep AdamW's moments and the weights it updates in host memory, where

@@ -67,10 +67,10 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
             precision = (*enabled, precision)[0]
             options |= file
         stage = "2" if stage == "auto" else str(stage)
-        if stage not in ("0", "1", "2", "3"):
+        if stage not in ("0", "2", "3"):
             raise ConfigError(
-                f"accelerate launch has ZeRO stage {stage}; expected 0 to 3. Change the stage, or "
-                "use ",
+                f"accelerate launch has ZeRO stage {stage}; expected 0, 2 or 3. Change the "
+                "stage, or use ",
                 Setting("training.strategy", "zero2"),
             )
         strategy = "ddp" if stage == "0" else f"zero{stage}"

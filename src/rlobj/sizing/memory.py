@@ -196,16 +196,16 @@ def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[t
 
     ddp has all of them. Over several processes it keeps buckets for the gradients, which move there
     at the last micro-batch. ZeRO has a second copy of the weights, which it updates. It shards that
-    copy and the moments, in stage 2 also the gradients, and in stage 3, as fsdp2, everything; then
-    some weights are gathered while they are used.
+    copy, the moments and the gradients, and in stage 3, as fsdp2, everything; then some weights are
+    gathered while they are used.
     """
     whole, part = WORD * trained, WORD * trained / ranks
     sharded = strategy in ("zero3", "fsdp2")
     yield "weights", Use.always(part if sharded else whole)
-    if strategy in ("zero1", "zero2", "zero3"):
+    if strategy in ("zero2", "zero3"):
         yield "weights that ZeRO updates", Use.always(part)
-    if strategy in ("ddp", "zero1"):
-        kept = whole if strategy == "ddp" and ranks > 1 else 0.0
+    if strategy == "ddp":
+        kept = whole if ranks > 1 else 0.0
         yield "gradients", Use(0, 0, whole, 0 if kept else whole)
         yield "buckets of gradients", Use.always(kept)
     else:

@@ -1,7 +1,6 @@
-"""Train the policy on several processes: one interface for five strategies.
+"""Train the policy on several processes: one interface for four strategies.
 
     ddp             every process has everything; gradients are reduced at the last micro-batch
-    zero1           DeepSpeed: moments are sharded
     zero2           DeepSpeed: moments and gradients are sharded
     zero3           DeepSpeed: moments, gradients and weights are sharded
     fsdp2           torch's fully_shard: moments, gradients and weights are sharded

@@ -27,7 +27,7 @@ TIMEOUT = timedelta(minutes=60)
 that hangs is found earlier, by `HangWatch`."""
 DEEPSPEED_MINIMUM = "0.19.2"
 """The oldest tested version with which ZeRO's updates equal those of one process."""
-_ZERO = ("zero1", "zero2", "zero3")
+_ZERO = ("zero2", "zero3")
 
 
 def open_parallel(
@@ -55,7 +55,7 @@ def open_parallel(
         MissingExtra: a zero strategy is requested, and DeepSpeed is not installed.
     """
     chosen = resolve_strategy(strategy, os.environ)
-    if offload and chosen not in ("zero2", "zero3"):
+    if offload and chosen not in _ZERO:
         raise ConfigError(
             f"training.offload is cpu, and training.strategy is {chosen}: expected zero2 or zero3. "
             "Use ",
@@ -93,7 +93,7 @@ def build_parallel(
     """Build the `Parallel` of a strategy.
 
     Args:
-        strategy: one of the five.
+        strategy: one of the four.
         accelerator: result of `open_processes`; every strategy but ddp needs `grouped=True`.
         max_grad_norm: as in `open_parallel`.
         autocast: as in `open_parallel`.

@@ -1,4 +1,4 @@
-"""The strategies zero1 to zero3: DeepSpeed shards moments, gradients and weights."""
+"""The strategies zero2 and zero3: DeepSpeed shards moments, gradients and, in zero3, weights."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ PERSISTENT_ELEMENTS = 100_000
 class Zero(Parallel):
     """Calls DeepSpeed's engine directly: one backward per micro-batch, one step per update.
 
-    Weights and gradients are float32. Stage 1 reduces gradients at the last micro-batch. Stages 2
-    and 3 reduce them at every micro-batch, because each rank keeps only its shard of the sum.
-    Stages 1 and 2 have a second copy of the weights that a rank updates.
+    Weights and gradients are float32. Gradients are reduced at every micro-batch, because each rank
+    keeps only its shard of the sum. Stage 2 has a second copy of the weights that a rank updates.
 
     Args:
         accelerator: Accelerate's Accelerator, with a process group.
-        stage: 1, 2 or 3.
+        stage: 2 or 3.
         max_grad_norm: the gradient is clipped to this norm.
         autocast: dtype of forward passes; None = float32. DeepSpeed needs it, because on a GPU it
             disables a `torch.autocast` around its engine.
         offload: moments and the weights that are updated are in the memory of the CPU, which
-            computes the step; stages 2 and 3.
+            computes the step.
     """
 
     def __init__(
@@ -63,16 +62,16 @@ class Zero(Parallel):
             model=root, optimizer=optimizer, config=self._config()
         )
         self.on_close(self._module.destroy)
-        if self._stage < 3:
-            self._flat = zero.single_partition_of_fp32_groups
-        else:
+        if self.shards:
             self._flat = zero.fp32_partitioned_groups_flat
+        else:
+            self._flat = zero.single_partition_of_fp32_groups
         self._optimizer = optimizer
         for flat in self._flat:  # AdamW's initial state: DeepSpeed finds only existing moments
             moments = {name: torch.zeros_like(flat) for name in MOMENTS}
             step = torch.zeros((), device=self._step_device(flat))
             optimizer.state[flat] = {"step": step, **moments}
-        if self._stage < 3:
+        if not self.shards:
             zero._lazy_init_hp_params_optimizer_state()
         optimizer.register_step_pre_hook(self._drop_gradients)
         return self._score
@@ -131,7 +130,7 @@ class Zero(Parallel):
                     parameter.grad = None
 
     def full(self, parameter: nn.Parameter) -> Tensor:
-        if self._stage < 3:
+        if not self.shards:
             return parameter.detach()
         import deepspeed
 
@@ -139,12 +138,12 @@ class Zero(Parallel):
             return parameter.detach().clone()
 
     def frozen(self, scorer: PolicyScorer) -> Scorer:
-        if self._stage < 3 or self.size == 1:
+        if not self.shards or self.size == 1:
             return super().frozen(scorer)
         return sharded_scorer(scorer, self.device, self.size)
 
     def stored(self, parameter: nn.Parameter) -> Tensor:
-        if self._stage < 3:
+        if not self.shards:
             return super().stored(parameter)
         from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
@@ -154,7 +153,7 @@ class Zero(Parallel):
         return shard.ds_tensor.detach()
 
     def share(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
-        if self._stage < 3:
+        if not self.shards:
             return super().share(parameter, tensor)
         return self._part(tensor.to(self.device, torch.float32))
 
@@ -180,7 +179,7 @@ class Zero(Parallel):
             return
         for name in MOMENTS:
             value = moments[name].to(self.device, torch.float32)
-            if self._stage < 3:
+            if not self.shards:
                 safe_set_full_optimizer_state(parameter, value, name)
             else:
                 safe_set_local_optimizer_state(parameter, self._part(value), name)
