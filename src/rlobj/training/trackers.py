@@ -1,6 +1,6 @@
 """Send a run's metrics and settings to TensorBoard, Weights & Biases, MLflow and trackio.
 
-The tracker classes are Accelerate's. Set their own environment variables to configure them
+The trackers are Accelerate's. Set their own environment variables to configure them
 (`WANDB_MODE=offline`, `MLFLOW_TRACKING_URI`, ...). TensorBoard and Weights & Biases write to the
 run's folder. A resumed run continues its TensorBoard log; in the other trackers it is a new run
 with the same name.
@@ -23,55 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 PROJECT = "rlobj"
-"""Name of the project or experiment, for trackers that have them."""
+"""Name of the project or experiment."""
 
 
-class Trackers:
-    """The trackers of a run; empty on all processes but the main one.
-
-    A tracker that fails is removed with a warning. metrics.jsonl still has all metrics.
-
-    Args:
-        opened: started trackers of Accelerate.
-    """
-
-    def __init__(self, opened: Sequence[Any] = ()) -> None:
-        self._opened = list(opened)
-
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Write a step's metrics.
-
-        Args:
-            metrics: numbers by name; other values and numbers that are not finite are left out.
-            step: number of finished steps; 0 before the first.
-        """
-        numbers = {
-            name: float(value)
-            for name, value in metrics.items()
-            if isinstance(value, int | float) and math.isfinite(value)
-        }
-        for tracker in list(self._opened):
-            try:
-                tracker.log(numbers, step=step)
-            except Exception as error:  # a tracker's error must not stop the run
-                logger.warning("%s failed and is not used any more: %s", tracker.name, error)
-                self._opened.remove(tracker)
-
-    def close(self) -> None:
-        """Write all pending data, and close the trackers."""
-        for tracker in self._opened:
-            try:
-                tracker.finish()
-            except Exception as error:
-                logger.warning("%s could not be closed: %s", tracker.name, error)
-        self._opened.clear()
-
-
-def open_trackers(accelerator: Any, config: RunConfig, folder: Path, step: int = 0) -> Trackers:
+def open_trackers(accelerator: Any, config: RunConfig, folder: Path, step: int = 0) -> None:
     """Start the trackers of `output.trackers` on the main process, and send them the settings.
 
     Args:
-        accelerator: Accelerate's Accelerator, which knows the main process.
+        accelerator: Accelerate's Accelerator, which has the trackers.
         config: of the run.
         folder: the run directory; its name is the name of the run.
         step: number of steps that a resumed run has finished; TensorBoard hides later ones.
@@ -79,18 +38,52 @@ def open_trackers(accelerator: Any, config: RunConfig, folder: Path, step: int =
     Raises:
         RunError: a tracker cannot be started, for example because its server does not answer.
     """
-    opened: list[Any] = []
-    names = dict.fromkeys(config.output.trackers) if accelerator.is_main_process else ()
-    for name in names:
+    from accelerate.tracking import filter_trackers
+
+    accelerator.project_configuration.logging_dir = str(folder / "tensorboard")
+    accelerator.log_with = filter_trackers([*config.output.trackers], folder)
+    run = folder.name
+    arguments = {
+        "tensorboard": {"purge_step": step + 1} if step else {},
+        "wandb": {"name": run, "dir": str(folder)},
+        "mlflow": {"run_name": run},
+        "trackio": {"name": run},
+    }
+    try:
+        accelerator.init_trackers(PROJECT, flat(settings_of(config)), arguments)
+    except Exception as error:
+        names = ", ".join(config.output.trackers)
+        raise RunError(f"the trackers {names} cannot start: {error}") from error
+
+
+def log_metrics(accelerator: Any, metrics: Mapping[str, Any], step: int) -> None:
+    """Write a step's metrics. After a failure the run has no trackers; metrics.jsonl has all.
+
+    Args:
+        accelerator: as in `open_trackers`.
+        metrics: numbers by name; other values and numbers that are not finite are left out.
+        step: number of finished steps; 0 before the first.
+    """
+    numbers = {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+    try:
+        accelerator.log(numbers, step=step)
+    except Exception as error:  # a tracker's error must not stop the run
+        logger.warning("the trackers failed and are not used any more: %s", error)
+        accelerator.trackers.clear()
+
+
+def close_trackers(accelerator: Any) -> None:
+    """Write all pending data, and close the trackers."""
+    for tracker in accelerator.trackers:
         try:
-            tracker = _tracker(name, folder, step)
-            tracker.start()
-            opened.append(tracker)
-            tracker.store_init_configuration(flat(settings_of(config)))
+            tracker.finish()
         except Exception as error:
-            Trackers(opened).close()
-            raise RunError(f"the tracker {name} cannot start: {error}") from error
-    return Trackers(opened)
+            logger.warning("%s could not be closed: %s", tracker.name, error)
+    accelerator.trackers.clear()
 
 
 def require_trackers(names: Sequence[str]) -> None:
@@ -103,21 +96,6 @@ def require_trackers(names: Sequence[str]) -> None:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:  # no origin: only a folder, such as ./wandb
             raise MissingExtra(name, "trackers", f"the tracker {name}")
-
-
-def _tracker(name: str, folder: Path, step: int) -> Any:
-    """Create Accelerate's tracker without starting it."""
-    from accelerate import tracking
-
-    run = folder.name
-    if name == "tensorboard":
-        later = {"purge_step": step + 1} if step else {}
-        return tracking.TensorBoardTracker("tensorboard", folder, **later)
-    if name == "wandb":
-        return tracking.WandBTracker(PROJECT, name=run, dir=str(folder))
-    if name == "mlflow":
-        return tracking.MLflowTracker(PROJECT, run_name=run)
-    return tracking.TrackioTracker(PROJECT, name=run)
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:

@@ -61,7 +61,7 @@ from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.hardware import open_hardware
 from rlobj.training.rollouts.own_columns import OwnColumns
 from rlobj.training.rollouts.sharding import Judge
-from rlobj.training.trackers import open_trackers, require_trackers
+from rlobj.training.trackers import close_trackers, open_trackers, require_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +133,8 @@ def open_trainer(
         changes = trainer.prepare_folder(newest, resume, stack)
         stack.callback(trainer.recorder.close)
         with together(comm, "opening the trackers"):
-            trainer.trackers = open_trackers(parallel.accelerator, config, run.path, learner.steps)
-        stack.callback(trainer.trackers.close)
+            open_trackers(parallel.accelerator, config, run.path, learner.steps)
+        stack.callback(close_trackers, parallel.accelerator)
         trainer.start(_facts(trainer, inputs, size, note, choices, changes))
         yield trainer
 

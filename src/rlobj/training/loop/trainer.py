@@ -60,7 +60,7 @@ from rlobj.training.rollouts.pipeline import Pipeline
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.rollouts.weight_checks import Probes, Synchronizer
-from rlobj.training.trackers import Trackers
+from rlobj.training.trackers import log_metrics
 
 PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS, PROBE_START = 4, 8, 16, 8
 """Prompts per rank, samples of each and tokens per sample, that compare sampler and policy where no
@@ -89,7 +89,6 @@ class Trainer:
         conversations: draws responses of several turns; None = a response is one turn.
         config: the run.
         parallel: the processes that share the run.
-        trackers: where metrics go beside metrics.jsonl.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
         saved_at: `time.monotonic()` when it was written, or when the steps of this session began.
@@ -113,7 +112,6 @@ class Trainer:
     grader: Grader
     run: RunFolder
     conversations: Conversations | None
-    trackers: Trackers = field(default_factory=Trackers)
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
     saved_at: float = field(default_factory=time.monotonic)
@@ -421,7 +419,7 @@ class Trainer:
         with clock.inside("writing"), together(self.comm, "writing metrics.jsonl"):
             if self.comm.rank == 0:
                 self.run.append(metrics)
-        self.trackers.log(metrics, metrics["step"])
+        log_metrics(self.parallel.accelerator, metrics, metrics["step"])
 
     def save(self, *, now: bool = False) -> None:
         """A checkpoint of the steps done if it is due, and there is none.
