@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from record_rows import write_records
 
@@ -47,10 +45,6 @@ def healthy(step: int) -> Line:
         "response/length_mean": 20.0,
         "response/truncated": 0.01,
         "response/truncated_right": 0.0,
-        "response/most_common": 0.05,
-        "response/most_common_gold": 0.1,
-        "groups/agreed_right": 5.0,
-        "groups/agreed_wrong": 0.0,
         "groups/without_signal_share": 0.2,
         "policy/entropy": 1.0 - 0.6 * min(step / 100, 1),
         "policy/ratio_max": 2.0,
@@ -147,7 +141,6 @@ CALCULATOR = {"environment": {"target": "calculator"}}
 NO_CALLS = {**CONVERSES, "tools/calls": 0.0, "tools/errors": 0.0, "tools/used_share": 0.0}
 SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("collapse", lambda step: {"reward/accuracy": 0.4 - 0.02 * min(max(step - 15, 0), 20)}, {}),
-    ("collapse", lambda step: {"response/most_common": 0.9 if step > 20 else 0.0}, {}),
     ("groups-without-signal", {"groups/without_signal_share": 0.9}, {}),
     ("entropy-falling", lambda step: {"policy/entropy": 1 / step, **STUCK}, {}),
     ("entropy-exploding", lambda step: {"policy/entropy": 0.1 * step, "reward/mean": 0.4}, {}),
@@ -164,7 +157,6 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("truncation", {**CUT, "reward/accuracy": 0.2, "turns/mean": 1.6}, {}),  # turns inside TRL
     ("truncation", {"response/truncated": 0.7, **NO_ANSWER}, {}),
     ("length-growth", lambda step: {"response/length_mean": 10.0 + step, "reward/mean": 0.4}, {}),
-    ("verifier-trouble", {"groups/agreed_wrong": 1.0}, {}),
     ("verifier-trouble", {"reward/undecided": 20.0}, {}),
     ("verifier-trouble", {"reward/unreadable_share": 0.06, **STUCK}, {}),
     ("verifier-trouble", {"reward/no_answer_share": 0.6, **STUCK}, {}),
@@ -227,7 +219,6 @@ def test_every_name_has_a_sick_run() -> None:
         # without a rule, an update keeps no token if no response of it is decided
         ({"objective/kept_fraction": 0.0}, {"objective": {"drop": None}}),
         ({"sampler/logprob_gap": 0.011}, {}),  # bfloat16: 0.01 nats from the first step
-        ({"response/most_common": 0.6, "response/most_common_gold": 0.5}, {}),
         (lambda step: IDLE if step % 5 < 3 else {}, {}),  # dynamic sampling found no group
         (lambda s: {"reward/no_answer_share": 0.9 - s / 50, "reward/mean": 0.2 + s / 50}, {}),
         (lambda s: {"reward/unreadable_share": 0.06, "reward/mean": 0.2 + s / 50}, {}),
@@ -383,28 +374,6 @@ def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Pa
         "tokens whose gradient moves it that way: [7␛[31m] 100%",
         "by advantage and surprisal: positive likely 100%",
     ]
-
-
-def test_the_responses_that_all_problems_get_are_named(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", {"response/most_common": 0.75})
-    samples = pyarrow.table({"response": ["7\x1b[2J"] * 3 + ["8"]})
-    pyarrow.parquet.write_table(samples, run / "samples" / "step-000040.parquet")
-    [finding] = rlobj.diagnose(run).findings
-    assert finding.details == ("the most common responses: [7␛[2J] 75%, [8] 25%",)
-
-
-def test_a_problem_is_disputed_if_all_responses_agree_against_its_gold_answer(tmp_path):
-    run = write_run(tmp_path / "run", {"groups/agreed_wrong": 1.0})
-    given = [("1+1=", "3", "222"), ("2+2=", "5", ("4", "4", "")), ("3+3=", "6", "666")]
-    rows = [
-        {"group": i, "prompt": p, "answer": gold, "graded_answer": said, "correct": said == gold}
-        for i, (p, gold, answers) in enumerate(given)
-        for said in answers
-    ]
-    samples = pyarrow.Table.from_pylist(rows)
-    pyarrow.parquet.write_table(samples, run / "samples" / "step-000040.parquet")
-    [finding] = rlobj.diagnose(run).findings
-    assert finding.details == ("1+1=: all answer 2, the gold answer is 3",)
 
 
 def test_tables_that_cannot_be_read_are_noted(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 import re
 
 import pytest
@@ -13,7 +12,6 @@ from typer.testing import CliRunner
 
 import rlobj
 from rlobj import Callback
-from rlobj.data.tasks import TASKS
 from rlobj.insight import Finding
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.policy import load_model, load_tokenizer
@@ -32,17 +30,6 @@ COLLAPSES = {
     "evaluation.every": 0,
     "checkpoint.every": 0,
 }
-
-
-def wrong_gold_answers():
-    """The problems of `addition`, one in five with another answer."""
-    choice = random.Random(0)
-    rows = []
-    for problem in TASKS["addition"].problems("train"):
-        wrong = choice.random() < 0.2
-        answer = str((int(problem.answer) + choice.randint(1, 9)) % 28) if wrong else problem.answer
-        rows.append({"prompt": problem.prompt, "answer": answer})
-    return {"data": rows, "reward": "exact"}
 
 
 def stale_sampler():
@@ -64,11 +51,6 @@ SICK = {
         {"collapse": 5, "learning-rate-too-high": 5},
         (*OTHERS, "ratio-spike"),
     ),
-    "wrong gold answers": (
-        {"training.steps": 20, "sampling.temperature": 0.7, "data.template": "{prompt}"},
-        {"verifier-trouble": 20},
-        (*STILL, "sampler-drift", "entropy-falling"),
-    ),
     "max_tokens too short": (
         {"training.steps": 8, "sampling.max_tokens": 12, "sampling.prompts_per_step": 8},
         {"truncation": 4, "groups-without-signal": 6},
@@ -88,7 +70,6 @@ SICK = {
 """Runs that are made sick on purpose: what is set, findings and the step by which they must begin,
 findings that they must not have. tests/insight/test_diagnosis.py has lines for every finding."""
 ARGUMENTS = {
-    "wrong gold answers": wrong_gold_answers,
     "max_tokens too short": lambda: {"data": "scratchpad"},
     "stale sampler": stale_sampler,
 }

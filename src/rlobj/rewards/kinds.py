@@ -44,13 +44,6 @@ def best(verdicts: Iterable[Decided]) -> Decided:
     return min(verdicts, key=lambda verdict: (True, None, False).index(verdict.correct))
 
 
-def agreed(answers: Sequence[str | None], correct: Sequence[bool | None]) -> bool | None:
-    """Whether the common answer of a group is right; None if its responses do not all agree."""
-    if len(answers) < 3 or None in answers or None in correct or len(set(answers)) > 1:
-        return None
-    return bool(correct[0])
-
-
 def best_of_golds(
     verify_many: Callable[[list[tuple[Any, Any]]], list[Decided]],
     questions: Sequence[tuple[Any, Sequence[Any]]],

@@ -1,35 +1,26 @@
-"""What is behind a finding, from the tables of a run.
-
-The tokens that move the entropy, the responses that all problems get, the problems whose gold
-answer looks wrong.
-"""
+"""What is behind a finding, from the tables of a run: the tokens that move the entropy."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 
 from rlobj.base.arrow import pc
-from rlobj.base.paths import step_of
 from rlobj.insight.coverage import COLUMNS, Coverage
 from rlobj.insight.diagnosis.findings import Finding
 from rlobj.reporting import visible
-from rlobj.rewards.kinds import agreed
-from rlobj.runs.layout import step_files
 from rlobj.runs.reading import Record
-from rlobj.runs.samples import read_samples
 
 STEPS = 20
 """Tables of this many steps are read: those up to the last step at which the finding held."""
 FEWEST = 30
 """With fewer tokens of a sample, it is unknown which of them move the entropy."""
 MOST = 5
-"""Tokens or problems that are named."""
+"""Tokens that are named."""
 
 
 def entropy_drivers(
@@ -88,41 +79,6 @@ def _largest(table: Any, key: str, total: float) -> list[tuple[str, str]]:
     return [(name, f"{share:.0%}") for name, share in shares if share >= 0.01]
 
 
-def disputed_problems(run: Path, until: int) -> list[str]:
-    """Problems whose responses all give one answer, which is graded wrong."""
-    disputed: dict[str, str] = {}
-    columns = ("group", "prompt", "answer", "graded_answer", "correct")
-    for table in _samples(run, until, columns):
-        groups: dict[int, list[dict[str, Any]]] = {}
-        for row in table.to_pylist():
-            groups.setdefault(row["group"], []).append(row)
-        for rows in groups.values():
-            first = rows[0]
-            if agreed([r["graded_answer"] for r in rows], [r["correct"] for r in rows]) is False:
-                prompt, gold = visible(first["prompt"], 60), visible(first["answer"], 40)
-                answer = visible(first["graded_answer"], 40)
-                disputed[prompt] = f"{prompt}: all answer {answer}, the gold answer is {gold}"
-    return list(disputed.values())[:MOST]
-
-
-def common_responses(run: Path, until: int) -> list[str]:
-    """The responses that most prompts get."""
-    counts: Counter[str] = Counter()
-    for table in _samples(run, until, ("response",)):
-        counts.update(table["response"].to_pylist())
-    total = counts.total()
-    shares = [(text, count / total) for text, count in counts.most_common(MOST)]
-    named = ", ".join(f"[{visible(text, 60)}] {share:.0%}" for text, share in shares)
-    return [f"the most common responses: {named}"] if total else []
-
-
-def _samples(run: Path, until: int, columns: Sequence[str]) -> Iterator[Any]:
-    """The sample tables of the last `STEPS` steps, as pyarrow tables."""
-    for file in step_files(run, "samples"):
-        if until - STEPS < step_of(file) <= until:
-            yield read_samples(file, columns)
-
-
 def details_of(
     run: Path, finding: Finding, tokens: Mapping[int, float], record: Record | None
 ) -> list[str]:
@@ -135,16 +91,11 @@ def details_of(
         record: of the run; None = it is opened where it is read.
 
     Raises:
-        ConfigError: the run has no records, or they cannot be read. Errors of pyarrow and OSError
-            are those of the sample tables.
+        ConfigError: the run has no records, or they cannot be read.
     """
     match finding.name:
         case "entropy-falling":
             return entropy_drivers(record or Record(run), tokens, finding.until, sign=-1)
         case "entropy-exploding":
             return entropy_drivers(record or Record(run), tokens, finding.until, sign=1)
-        case "verifier-trouble":
-            return disputed_problems(run, finding.until)
-        case "collapse" if "same_response" in finding.numbers:
-            return common_responses(run, finding.until)
     return []

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from zlib import crc32
 
 import torch
-from torch import Tensor
 
 from rlobj.conversations.environment import ENDS
 from rlobj.conversations.grading import calls_of
 from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.data import ProblemStream
 from rlobj.objectives.statistics import Comm
-from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED, agreed
+from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
 from rlobj.samplers import Response
 from rlobj.training.rollouts.rollout import Rollout, has_signal
 
@@ -61,6 +59,7 @@ def rollout_metrics(
         "response/count": whole["responses"],
         "response/length_mean": mean("tokens"),
         "response/truncated": mean("truncated"),
+        "response/truncated_right": mean("truncated_right", "truncated_judged"),
         "sampling/batches": float(rollout.batches),
         "sampling/dead_groups": whole["groups"] - kept["groups"] - rollout.surplus,
         "sampling/surplus_groups": float(rollout.surplus),
@@ -108,6 +107,7 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
     decided = [r for r in responses if not math.isnan(r.reward)]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
     causes = Counter(r.grade.cause for r in responses)
+    truncated = [r for r in responses if r.finish == "length"]
     called = [r for r in responses if any(map(calls_of, r.turns))]
     with_calls = [r.grade.correct for r in called]
     return {
@@ -125,7 +125,9 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         "judged_with": sum(verdict is not None for verdict in with_calls),
         "right_with": sum(verdict is True for verdict in with_calls),
         "tokens": sum(len(r.tokens) for r in responses),
-        "truncated": sum(r.finish == "length" for r in responses),
+        "truncated": len(truncated),
+        "truncated_judged": sum(r.grade.correct is not None for r in truncated),
+        "truncated_right": sum(r.grade.correct is True for r in truncated),
         "no_answer": sum(causes[cause] for cause in NO_ANSWER),
         **{cause: causes[cause] for cause in NOT_COMPARED},
         **{
@@ -134,60 +136,3 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
         },
         **conversation_sums(responses),
     }
-
-
-BUCKETS = 4096
-"""Texts are counted by a hash of this many values, so that ranks can add their counts."""
-
-
-def sameness_metrics(rollout: Rollout, comm: Comm) -> dict[str, float]:
-    """Metrics over all sampled responses, also those that dynamic sampling left out.
-
-    Args:
-        rollout: this rank's.
-        comm: the process group.
-
-    Returns:
-        response/truncated_right: share of right ones among decided responses that were cut; NaN if
-            none was cut;
-        response/most_common: share of responses that have the most common text;
-        response/most_common_gold: share of responses whose problem has the most common gold answer;
-        groups/agreed_right, groups/agreed_wrong: number of groups of at least three responses, none
-            of them cut, that all give the same answer, by its grade.
-    """
-    responses = [*rollout.responses, *rollout.dead]
-    cut = [r.grade.correct for r in responses if r.finish == "length"]
-    verdicts = [_agreed(list(group)) for _, group in groupby(responses, lambda r: r.group)]
-    counts = [
-        sum(verdict is True for verdict in cut),
-        sum(verdict is not None for verdict in cut),
-        sum(verdict is True for verdict in verdicts),
-        sum(verdict is False for verdict in verdicts),
-    ]
-    texts = _histogram(r.text for r in responses)
-    golds = _histogram(r.problem.answer for r in responses)
-    whole = comm.sum(torch.cat([torch.tensor(counts), texts, golds]))
-    right, judged, agreed_right, agreed_wrong = whole[: len(counts)].tolist()
-    texts, golds = whole[len(counts) :].split(BUCKETS)
-    total = int(texts.sum())
-    return {
-        "response/truncated_right": right / judged if judged else math.nan,
-        "response/most_common": int(texts.max()) / total if total else math.nan,
-        "response/most_common_gold": int(golds.max()) / total if total else math.nan,
-        "groups/agreed_right": float(agreed_right),
-        "groups/agreed_wrong": float(agreed_wrong),
-    }
-
-
-def _agreed(group: Sequence[Response]) -> bool | None:
-    if any(r.finish == "length" for r in group):
-        return None
-    return agreed([r.grade.answer for r in group], [r.grade.correct for r in group])
-
-
-def _histogram(texts: Iterable[str]) -> Tensor:
-    """The number of texts with each hash, int64 [BUCKETS]."""
-    counts = torch.zeros(BUCKETS, dtype=torch.int64)
-    for text, number in Counter(texts).items():
-        counts[crc32(text.encode(errors="surrogatepass")) % BUCKETS] += number
-    return counts

@@ -51,7 +51,7 @@ from rlobj.settings.starting import doubts
 from rlobj.training import checkpoint
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.metrics import rollout_metrics, sameness_metrics, source_metrics
+from rlobj.training.loop.metrics import rollout_metrics, source_metrics
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.environment import TIMEOUT
@@ -269,7 +269,6 @@ class Trainer:
         decoupled = bool(names) and self.config.objective.advantage.decoupled
         measured = rollout_metrics(rollout, self.comm, names, decoupled)
         self.metrics = {"step": step + 1, **measured}
-        self.metrics |= sameness_metrics(rollout, self.comm)
         self.metrics |= source_metrics(rollout, self.stream, self.comm)
         self.metrics["train/learning_rate"] = rate
         self.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}

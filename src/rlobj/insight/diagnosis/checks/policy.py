@@ -12,24 +12,16 @@ COLLAPSED = 0.5
 """Share of its best accuracy below which a run has collapsed. Healthy runs lose at most 0.1."""
 CERTAIN = 4.0
 """Standard errors by which a fall must exceed the noise of the responses that were sampled."""
-SAME_RESPONSE = 0.5
-"""Share of all responses with the same text, although the answers of their problems differ."""
 _START_ANEW = (
     "Start a new run with a lower training.learning_rate, a bounded surrogate (clip), or a kl "
     "penalty; read in samples/ what the reward pays."
 )
 
 
-@reads(
-    "reward/mean",
-    "reward/std",
-    "reward/groups",
-    "reward/accuracy",
-    also=["response/most_common", "response/most_common_gold"],
-)
+@reads("reward/mean", "reward/std", "reward/groups", "reward/accuracy")
 def collapse(history: History) -> Found | None:
-    """The accuracy or the reward is lost, or all problems get the same response."""
-    return _accuracy_lost(history) or _reward_lost(history) or _same_response(history)
+    """The accuracy or the reward is lost."""
+    return _accuracy_lost(history) or _reward_lost(history)
 
 
 def _accuracy_lost(history: History) -> Found | None:
@@ -55,17 +47,6 @@ def _reward_lost(history: History) -> Found | None:
         {"best": best, "best_step": step, "now": now, "spread": spread},
         slower=True,
     )
-
-
-def _same_response(history: History) -> Found | None:
-    same, gold = (history.mean(f"response/{name}") for name in ("most_common", "most_common_gold"))
-    if len(history.steps) < 3 or not (same >= SAME_RESPONSE and same >= 2 * gold):
-        return None
-    evidence = (
-        f"{same:.0%} of the responses have the same text, although at most {gold:.0%} of the "
-        "problems have the same answer: the policy no longer reads the problem"
-    )
-    return Found(evidence, _START_ANEW, {"same_response": same, "same_answer": gold}, slower=True)
 
 
 HALVED, SPENT, EXPLODED = 0.5, 0.1, 1.5

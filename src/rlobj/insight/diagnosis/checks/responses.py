@@ -91,15 +91,13 @@ def length_growth(history: History) -> Found | None:
         "reward/no_answer_share",
         *(f"reward/{cause}_share" for cause in NOT_COMPARED),
         "response/truncated",
-        "groups/agreed_wrong",
-        "groups/agreed_right",
     ],
 )
 def verifier_trouble(history: History) -> Found | None:
-    """Responses are not compared or have no answer to read, or gold answers look wrong."""
+    """Responses are not compared, or have no answer to read."""
     if not history.config.objective.reads_rewards:
         return None
-    return _unread(history) or _not_compared(history) or _disputed(history)
+    return _unread(history) or _not_compared(history)
 
 
 MANY_STEPS = 20
@@ -163,21 +161,3 @@ def _not_compared(history: History) -> Found | None:
         f"the first steps): {parts}"
     )
     return Found(evidence, cure, {"share": share, "early": early, **now})
-
-
-DISPUTED, FEW_GROUPS = 0.1, 5
-"""Share of unanimous groups whose common answer is graded wrong, and their smallest number.
-Healthy runs have 0.01; with 20% wrong gold answers it is 0.2."""
-
-
-def _disputed(history: History) -> Found | None:
-    wrong = sum(history.last("groups/agreed_wrong", MANY_STEPS))
-    right = sum(history.last("groups/agreed_right", MANY_STEPS))
-    if not (wrong >= FEW_GROUPS and right > wrong and wrong >= DISPUTED * (wrong + right)):
-        return None
-    return Found(
-        f"in {wrong:.0f} of {wrong + right:.0f} groups whose responses all give one answer, this "
-        "answer is graded wrong: their gold answers may be wrong",
-        "Check the gold answers of these problems, and how the reward compares answers.",
-        {"wrong": wrong, "right": right},
-    )
