@@ -43,7 +43,7 @@ LONGEST = (
     *("test_trl_state.py", "test_invariance.py", "test_trl_options.py", "test_hostile.py"),
     *("test_measurements.py", "test_eval_program.py", "test_surviving_samplers.py"),
     *("test_docs.py", "test_floors.py", "test_recorder.py", "test_score_models.py"),
-    *("test_packaging.py", "test_trl_versions.py", "test_trl_windows.py", "test_hangs.py"),
+    *("test_packaging.py", "test_trl_versions.py", "test_trl_windows.py"),
     *("test_strategies.py", "test_conversation.py", "test_in_trl.py"),
 )
 """Files that take long, in either part. None of them runs vLLM in the process of the tests."""

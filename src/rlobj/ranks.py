@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import RlobjError, RunError, counted
-from rlobj.base.progress import waiting
 from rlobj.objectives.statistics import Comm
 from rlobj.samplers.types import WaitEnded, WeightsLost
 
@@ -45,7 +44,7 @@ class ProcessGroup:
         if self.size == 1:
             return tensor
         total = tensor.to(self._device, copy=True)
-        with waiting():
+        with self._answered():
             torch.distributed.all_reduce(total, group=self._group)
         return total.to(tensor.device)
 
@@ -54,7 +53,7 @@ class ProcessGroup:
         if self.size == 1:
             return [value]
         values = [None] * self.size
-        with waiting():
+        with self._answered():
             torch.distributed.all_gather_object(values, value, group=self._group)
         return values
 
@@ -63,9 +62,19 @@ class ProcessGroup:
         if self.size == 1:
             return value
         values = [value]
-        with waiting():
+        with self._answered():
             torch.distributed.broadcast_object_list(values, group=self._group, group_src=0)
         return values[0]
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Raise RankFailed if another rank does not answer in time, or has ended."""
+        try:
+            yield
+        except RuntimeError as error:  # gloo's and NCCL's name no rank
+            raise RankFailed(
+                f"rank {self.rank} of {self.size} has no answer from another rank: {error}"
+            ) from error
 
 
 class RankFailed(RunError):

@@ -99,7 +99,6 @@ def test_no_call_is_made_after_the_failure_that_ends_the_run():
 
 
 def test_results_come_while_later_calls_run():
-    """A process that hears nothing from its rewards for long is taken for one that hangs."""
     release = threading.Event()
 
     def score(response, answer):

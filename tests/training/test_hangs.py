@@ -1,62 +1,54 @@
-"""A rank that hangs ends the run; one that is slow does not."""
+"""A rank that hangs ends the run: the others wait for it until the timeout of the process group."""
 
 from __future__ import annotations
 
-import json
 import os
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import signal
+import sys
+from collections.abc import Mapping
 
-import hanging_worker
 import pytest
-from forked import Forked, wait_until
-from hanging_worker import LIMIT
-from slow_reward import SLOW
 
-from rlobj.base.ports import free_port
+import rlobj
 from rlobj.runs.sessions import read_stop
+from rlobj.training.parallel import launcher
+
+
+class Stopping(rlobj.Callback):
+    """After the first step the second rank is stopped."""
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_named_and_a_slow_one_goes_on(policy, tmp_path):
-    """The rollout of the second rank takes longer than the limit, and is no hang.
-
-    The first rank has the store in which the ranks tell of their progress. The runs mostly wait,
-    so both are made at one time.
-    """
-    with ThreadPoolExecutor() as pool:
-        cases = [pool.submit(hang, policy, tmp_path, "sleeps", 1)]
-        cases.append(pool.submit(hang, policy, tmp_path, "stops", 0))
-    for case in cases:
-        case.result()
-
-
-def hang(policy: Path, folder: Path, how: str, who: int) -> None:
-    """A run in which a rank sleeps or is stopped."""
-    run, logs = folder / how, [folder / f"{how}-{rank}.log" for rank in (0, 1)]
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    words = [hanging_worker.__file__, how, str(who), policy, run]
-    ranks = []
-    for rank, log in enumerate(logs):
-        own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        with log.open("w") as file:
-            ranks.append(Forked(words, file, env={**os.environ, **own}))
-    other = 1 - who
-    try:
-        wait_until((run / "hangs").exists, 300, ranks[other], logs[other])
-        assert ranks[other].wait(300) == 1, logs[other].read_text()
-        if how == "sleeps":
-            assert ranks[who].wait(300) == 1
-    finally:
-        for each in ranks:
-            each.kill()
-            each.wait(300)
-    [step] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert step["step"] == 1
-    assert step["time/step"] > 16 * SLOW > LIMIT
-    said, stop = logs[other].read_text(), read_stop(run)
-    assert f"no progress for {LIMIT:g} s on rank {who} (" in said
+def test_a_rank_that_hangs_ends_the_run_and_the_other_says_in_which_stage(
+    policy, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(launcher, "GRACE", 1.0)
+    run = tmp_path / "run"
+    program = [sys.executable, __file__, str(policy), str(run)]
+    assert launcher.launch([], 2, tmp_path / "logs", program=program) == 1
+    report = capfd.readouterr().err
+    assert "rank 0: the exit status 1\nrank 1: SIGKILL\n" in report
+    assert "rank 0 of 2 has no answer from another rank" in " ".join(report.split())
+    stop = read_stop(run)
     assert stop is not None
-    assert f"on rank {who} (" in stop[2]
-    if how == "sleeps":  # its output shows where
-        assert 'hanging_worker.py", line' in logs[who].read_text()
+    assert stop[2].startswith("step 2, other: rank 0 of 2 has no answer from another rank:")
+    assert "Timed out waiting 12000ms" in stop[2]
+
+
+if __name__ == "__main__":
+    rlobj.train(
+        "grpo",
+        model=sys.argv[1],
+        data="max-digits",
+        out=sys.argv[2],
+        callbacks=[Stopping()],
+        settings={
+            **{"training.steps": 3, "training.hang_timeout": 12.0, "evaluation.every": 0},
+            **{"sampling.prompts_per_step": 2, "sampling.group_size": 4, "sampling.max_tokens": 3},
+            **{"output.tables_every": 0, "checkpoint.every": 0},
+        },
+    )

@@ -147,11 +147,11 @@ def test_a_rank_that_fails_ends_the_others_and_is_shown_with_its_traceback(run, 
     )
     ended, _, report = run(code, processes=3)
     assert ended == 3
-    assert "rank 1 of 3 processes failed: exit code 3" in report
+    ends = "1 of 3 processes failed:\nrank 0: SIGTERM\nrank 1: the exit status 3\nrank 2: SIGTERM\n"
+    assert ends in report
     assert "the last words\nTraceback (most recent call last):" in report
     assert "ValueError: the cause" in report
     assert str(tmp_path / "logs" / "rank-1.log") in report
-    assert "SIGTERM (rank 0), SIGTERM (rank 2)" in report
 
 
 def test_a_crash_in_compiled_code_shows_its_line(run):
@@ -178,68 +178,20 @@ def test_a_rank_that_ignores_sigterm_is_killed_with_what_it_started(run, tmp_pat
     )
     ended, _, report = run(code, str(tmp_path))
     assert ended == 5
-    assert "SIGKILL (rank 0)" in report
+    assert "rank 0: SIGKILL\n" in report
     wait_until(lambda: not alive(int((tmp_path / "pid").read_text())))
 
 
 @pytest.mark.slow
-def test_a_rank_that_only_lost_its_connection_is_not_blamed(run, monkeypatch):
-    """Rank 1 drops its connection and ends slowly; rank 2 notices and ends at once."""
-    monkeypatch.setattr(launching, "SETTLE", 5.0)
-    code = (
-        "import os, socket, time\n"
-        "rank, port = os.environ['RANK'], int(os.environ['MASTER_PORT'])\n"
-        "if rank == '1':\n"
-        "    server = socket.create_server(('127.0.0.1', port))\n"
-        "    peer, _ = server.accept()\n"
-        "    try: raise ValueError('the cause')\n"
-        "    finally: peer.close(); time.sleep(0.3)\n"
-        "if rank == '2':\n"
-        "    while True:\n"
-        "        try: peer = socket.create_connection(('127.0.0.1', port)); break\n"
-        "        except ConnectionRefusedError: time.sleep(0.02)\n"
-        "    if not peer.recv(1): raise RuntimeError('Connection closed by peer [127.0.0.1]')\n"
-        "time.sleep(600)\n"
-    )
-    _, _, report = run(code, processes=3)
-    assert "rank 1 of 3 processes failed" in report
-    assert "ValueError: the cause" in report
-    assert "exit code 1 (rank 2)" in report
-
-
-@pytest.mark.slow
-def test_a_stopped_rank_is_blamed_and_not_those_that_wait_for_it(run, tmp_path):
-    code = (
-        "import os, signal, sys, time\n"
-        "file = sys.argv[1]\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    print('the last words', flush=True)\n"
-        "    open(file, 'w').close()\n"
-        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "while not os.path.exists(file): time.sleep(0.02)\n"
-        "time.sleep(0.2)\n"
-        "sys.exit('no progress on rank 1')\n"
-    )
-    ended, _, report = run(code, str(tmp_path / "file"))
-    assert ended == 1
-    assert "rank 1 of 2 processes failed: a signal that stops it, such as SIGST" in report
-    assert "the last words" in report
-    assert "out of memory" not in report
-    assert "exit code 1 (rank 0)" in report
-
-
-@pytest.mark.slow
-def test_only_the_log_that_a_report_names_is_left(tmp_path, capfd):
-    """The output of rank 0 is on the terminal, and a launch that is refused wrote nothing."""
+def test_the_logs_are_left_only_if_a_rank_failed(tmp_path, capfd):
+    """A launch that is refused wrote nothing."""
     assert launch([], 2, program=python("print('fine')")) == 0
-    code = "import os, time; assert os.environ['RANK'] == '1'; time.sleep(600)"
-    assert launch([], 2, program=python(code)) == 1
     with pytest.raises(FileNotFoundError):
         launch([], 2, program=[str(tmp_path / "missing")])
     assert list((tmp_path / "temporary").iterdir()) == []
     code = "import os; print('here'); assert os.environ['RANK'] == '0'"
     assert launch([], 2, program=python(code)) == 1
-    [log] = re.findall(r"All of it is in (\S+)", capfd.readouterr().err)
+    [log] = re.findall(r"The end of (\S+):", capfd.readouterr().err)
     assert Path(log).read_text().startswith("here\nTraceback")
     assert Path(log).is_relative_to(tmp_path / "temporary")
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, counted
-from rlobj.base.progress import beat
 from rlobj.base.showing import shown
 from rlobj.rewards.calls import Calls, InProcess, InThread
 from rlobj.rewards.functions import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
@@ -129,7 +128,6 @@ class _CustomGrader(Grader):
         with closing(self._calls.outcomes(calls, allowed - sum(self._failed))) as outcomes:
             for part, outcome in zip(parts, outcomes, strict=True):
                 graded += self._graded(outcome, *part)
-                beat()
         return graded
 
     def _graded(

@@ -19,7 +19,6 @@ from rlobj.base.batches import by_length
 from rlobj.base.digests import model_digest
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.paths import located, path_of
-from rlobj.base.progress import beat, waiting
 from rlobj.base.weights import config_dict, load_complete
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
@@ -221,7 +220,6 @@ class _ModelGrader(Grader):
                 output = model(padded.to(model.device), attention_mask=mask.to(model.device))
             for i, value in zip(batch, output.logits[:, 0].float().tolist(), strict=True):
                 values[i] = value
-            beat()
         return values
 
     def _served(self, rows: Sequence[list[int]]) -> list[float]:
@@ -252,12 +250,9 @@ class _ModelGrader(Grader):
         for pause in (0, *_PAUSES):
             time.sleep(pause)
             try:
-                with (
-                    waiting(),
-                    build_opener(ProxyHandler({})).open(
-                        Request(url, data, headers), timeout=_TIMEOUT
-                    ) as answer,
-                ):
+                with build_opener(ProxyHandler({})).open(
+                    Request(url, data, headers), timeout=_TIMEOUT
+                ) as answer:
                     return json.load(answer)
             except HTTPError as error:
                 text = error.read()[:300].decode(errors="replace")

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from rlobj.base.batches import by_length
 from rlobj.base.errors import RunError
-from rlobj.base.progress import beat
 from rlobj.objectives.statistics import hash_keys
 from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import NOT_FINITE, Done, Feed, Request, SamplingSettings, check_prompts
@@ -315,7 +314,6 @@ class TransformersSampler:
                 keys = keys[remaining.cpu()]
                 context.select(remaining)
             context.append(tokens)
-            beat()
 
     def _contains(self, tokens: Tensor, stop: tuple[str, ...]) -> Tensor:
         """Find the rows whose newest tokens contain a stop string: bool [B].

@@ -14,7 +14,6 @@ import torch
 from pydantic import Field, StringConstraints
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.progress import beat
 from rlobj.base.validation import Model
 from rlobj.samplers.response import Response
 
@@ -177,7 +176,6 @@ class Feed(Generic[Item]):
         with self._changed:
             while not self._closed and len(self._items) < (max(self.sources, 1) if whole else wait):
                 self._changed.wait(1.0)  # a signal is handled between two waits
-                beat()
             if self._error is not None:
                 raise self._error
             taken, self._items = self._items, []

@@ -93,8 +93,8 @@ class TrainingConfig(Model):
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""
-    hang_timeout: float = Field(default=600.0, gt=0)
-    """seconds after which a process without any progress ends the run, if there are several"""
+    hang_timeout: float = Field(default=3600.0, gt=0)
+    """seconds that a process waits for the others, before it ends the run"""
     threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """CPU threads of torch (auto = one for a model below a million parameters on a CPU; else a
     process's share of the cores)"""

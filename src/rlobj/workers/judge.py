@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.progress import beat
 from rlobj.workers.worker import Worker
 
 _START_SECONDS = 120.0
@@ -115,7 +114,6 @@ class Judge(Worker):
         except BaseException:  # after an interrupt, the late reply must not answer the next pair
             self.kill()
             raise
-        beat()
         self._questions += 1
         if self._questions >= self._recycle_after or reason in _FAULTS:
             self.start()

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RlobjError, RunError
-from rlobj.base.progress import waiting
 from rlobj.samplers.types import Feed, Mapped
 from rlobj.samplers.vllm.auth import SILENCE
 from rlobj.samplers.vllm.connection import Connection
@@ -99,8 +98,7 @@ class VllmServerSampler(VllmBase):
         def body(question: EngineRequest) -> dict[str, Any]:
             return {"prompt": list(question[0]), "return_token_ids": True, **question[1]}
 
-        with waiting():  # the servers' patience is the limit
-            self._fleet.complete(Mapped(feed, body), arrived, self._expected)
+        self._fleet.complete(Mapped(feed, body), arrived, self._expected)
 
     def _responses(self, answer: Any) -> list[Completion]:
         return [_response(choice) for choice in sorted(answer["choices"], key=lambda c: c["index"])]

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.progress import beat
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
@@ -126,7 +125,6 @@ class VllmSampler(VllmBase):
         with random_states_kept(), self._eager():
             try:
                 while more or engine.has_unfinished_requests():
-                    beat()
                     new = feed.take(wait=not engine.has_unfinished_requests()) if more else ()
                     more = new is not None
                     if new:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.progress import ENDING, waiting
+from rlobj.base.progress import ENDING
 from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
 from rlobj.samplers.vllm.connection import Connection, Result, ServerGone, ServerRefuses, run
 from rlobj.samplers.vllm.settings import ServerSettings
@@ -154,20 +154,19 @@ class Fleet:
         """
         began = time.monotonic()
         said = began - _SAID + 2 * _PAUSE  # a short failure is not worth a warning
-        with waiting():  # its patience is the limit
-            while not (nodes := attempt()):
-                now = time.monotonic()
-                if now - began >= self._patience:
-                    raise self._unanswered(now - began)
-                if now - said >= _SAID:
-                    said, left = now, self._patience - (now - began)
-                    logger.warning(
-                        "%s. Waiting for it, up to %.0f s more. %s",
-                        self._why(),
-                        left,
-                        self._how_to_start(),
-                    )
-                self._pause()
+        while not (nodes := attempt()):
+            now = time.monotonic()
+            if now - began >= self._patience:
+                raise self._unanswered(now - began)
+            if now - said >= _SAID:
+                said, left = now, self._patience - (now - began)
+                logger.warning(
+                    "%s. Waiting for it, up to %.0f s more. %s",
+                    self._why(),
+                    left,
+                    self._how_to_start(),
+                )
+            self._pause()
         return nodes
 
     def _unanswered(self, seconds: float) -> RunError:

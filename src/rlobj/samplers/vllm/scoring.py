@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
 from rlobj.base.interleaved import own, whole
-from rlobj.base.progress import beat, waiting
 from rlobj.objectives.tokens import MAX_LOGPROB
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.connection import Connection
@@ -152,9 +151,8 @@ class ServerScorer:
         def arrived(index: int, answer: Any) -> None:
             prompt, response = sequences[index]
             scores[index] = _read(answer, len(prompt), response, top)
-            beat()
 
-        with self._named(), waiting():  # the fleet's patience is the limit
+        with self._named():
             prompts = [[*prompt, *whole(response)] for prompt, response in sequences]
             if (longest := max(map(len, prompts), default=0)) > self.context:
                 raise ConfigError(

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from rlobj.base.progress import beat
 from rlobj.training.loop.callbacks import Callback
 
 PHASES = (
@@ -86,7 +85,6 @@ class Clock:
         self._seconds[target] += seconds
 
     def _to(self, phase: str) -> float:
-        beat()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()

@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -36,7 +35,6 @@ from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.result import TrainingResult
 from rlobj.training.loop.step import explained, run_step
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.parallel.hangs import HangWatch
 
 logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -77,12 +75,6 @@ def run_training(
         Interrupts() as interrupts,
         open_trainer(config, out, inputs, resume=resume) as trainer,
         noted(trainer),
-        HangWatch(
-            trainer.comm,
-            config.training.hang_timeout,
-            lambda: trainer.learner.clock.stage,
-            partial(write_note, trainer),
-        ),
         contextlib.ExitStack() as stack,
     ):
         gc.freeze()  # each full collection would visit the million objects that imports leave

@@ -69,6 +69,8 @@ def explained(trainer: Trainer) -> Iterator[None]:
     step = trainer.learner.steps  # from 0
     try:
         yield
+    except RankFailed as error:
+        raise RankFailed(f"step {step + 1}, {trainer.learner.clock.stage}: ", error) from error
     except RunError:
         raise
     except BatchError as error:
@@ -92,3 +94,7 @@ def explained(trainer: Trainer) -> Iterator[None]:
             Setting("training.gradient_checkpointing", True),
             "; none of them changes results.",
         ) from error
+    except RuntimeError as error:  # of a collective in a backward pass, for example
+        stage = trainer.learner.clock.stage
+        error.add_note(f"rank {trainer.comm.rank} was in step {step + 1}, {stage}")
+        raise

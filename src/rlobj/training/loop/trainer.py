@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,6 @@ import torch
 
 from rlobj.base.files import remove
 from rlobj.base.paths import step_of
-from rlobj.base.progress import waiting
 from rlobj.base.seeds import seed_generators
 from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
@@ -54,7 +54,6 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.metrics import rollout_metrics, source_metrics
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
-from rlobj.training.parallel.environment import TIMEOUT
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
 from rlobj.training.rollouts.rollout import Rollout
@@ -122,7 +121,7 @@ class Trainer:
         self.parallel: Parallel = self.learner.parallel
         config, depth = self.config, self.config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
-        comm = _second_group(self.comm) if depth else self.comm
+        comm = _second_group(self.comm, config) if depth else self.comm
         collector = Collector(
             config, self.policy, self.sampler, self.grader, self.stream, comm, self.conversations
         )
@@ -229,7 +228,7 @@ class Trainer:
             try:
                 if push:
                     survive = self.learner.steps > 0
-                    with waiting(), together(self.comm, "syncing the sampler", survive=survive):
+                    with together(self.comm, "syncing the sampler", survive=survive):
                         self.synchronizer.push(self.learner.steps)
                 return work()
             except WeightsLost as error:
@@ -443,10 +442,9 @@ class Trainer:
         }
         with self.learner.clock.inside("writing"):
             self.recorder.close_file()  # a resumed run deletes the files of later steps
-            with waiting():  # for a slow disk
-                path = checkpoint.write(
-                    self.run, done, self.parallel, self.policy, state, self.learner.scores.lagged
-                )
+            path = checkpoint.write(
+                self.run, done, self.parallel, self.policy, state, self.learner.scores.lagged
+            )
             self.saved, self.saved_at = done, time.monotonic()
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
@@ -480,9 +478,10 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _second_group(comm: ProcessGroup) -> ProcessGroup:
+def _second_group(comm: ProcessGroup, config: RunConfig) -> ProcessGroup:
     """The same ranks in a second process group, on the CPU."""
     if comm.size == 1:
         return comm
-    group = torch.distributed.new_group(backend="gloo", timeout=TIMEOUT)
+    timeout = timedelta(seconds=config.training.hang_timeout)
+    group = torch.distributed.new_group(backend="gloo", timeout=timeout)
     return ProcessGroup(torch.device("cpu"), group)

@@ -22,9 +22,6 @@ from rlobj.training.parallel.ddp import Replicated
 from rlobj.training.parallel.fsdp2 import FullySharded
 from rlobj.training.parallel.strategies import Parallel
 
-TIMEOUT = timedelta(minutes=60)
-"""How long ranks wait for each other: one may still sample or grade when others have finished. One
-that hangs is found earlier, by `HangWatch`."""
 DEEPSPEED_MINIMUM = "0.19.2"
 """The oldest tested version with which ZeRO's updates equal those of one process."""
 _ZERO = ("zero2", "zero3")
@@ -131,7 +128,7 @@ def _size(environment: Mapping[str, str]) -> int:
     return int(environment.get("WORLD_SIZE", "1"))
 
 
-def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
+def open_processes(stack: contextlib.ExitStack, grouped: bool, timeout: float = 3600.0) -> Any:
     """Create Accelerate's Accelerator and, if `grouped`, the default process group.
 
     Gradient accumulation is 1 and precision is float32. The DeepSpeed and FSDP variables that
@@ -140,6 +137,8 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
     Args:
         stack: receives the actions that undo all changes.
         grouped: open a process group, also for a single process.
+        timeout: seconds that ranks wait for each other: one may still sample or grade when others
+            have finished.
 
     Raises:
         ConfigError: environment variables for several processes are missing.
@@ -153,7 +152,8 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool) -> Any:
     handlers: list[Any] = [utils.DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
     if grouped:
         backend = "nccl" if gpu else "gloo"
-        handlers.append(utils.InitProcessGroupKwargs(backend=backend, timeout=TIMEOUT))
+        limit = timedelta(seconds=timeout)
+        handlers.append(utils.InitProcessGroupKwargs(backend=backend, timeout=limit))
     stack.enter_context(utils.patch_environment(**_launch_variables(grouped)))
     accelerator = Accelerator(
         cpu=not gpu,

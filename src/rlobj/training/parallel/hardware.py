@@ -41,7 +41,9 @@ def open_hardware(
     if "OMP_NUM_THREADS" not in environment:
         processes = environment.get("LOCAL_WORLD_SIZE") or environment.get("WORLD_SIZE") or "1"
         torch.set_num_threads(max(1, threads // int(processes)))
-    accelerator = open_processes(stack, grouped=True) if launched(environment) else None
+    accelerator = None
+    if launched(environment):
+        accelerator = open_processes(stack, grouped=True, timeout=config.training.hang_timeout)
     comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
     choices = choose_together(config, comm, environment, model, stored)
     config = settled(config, choices)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -30,24 +29,17 @@ from types import MappingProxyType
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.files import last_lines
 from rlobj.base.ports import free_port
-from rlobj.base.processes import signal_name
+from rlobj.base.processes import ending
 
 SETTLE = 2.0
-"""Seconds after the first failure before the other ranks are ended. A rank that only lost its
-connection can end before the rank that caused the failure."""
+"""Seconds after the first failure before the other ranks are ended: their output may say why."""
 GRACE = 20.0
 """Seconds between SIGTERM and SIGKILL for the other ranks after a failure."""
 POLL = 0.05
 """Seconds between two looks at the processes."""
-SHOWN_LINES, SHOWN_TRACEBACK = 30, 200
-"""Lines of a failed rank's output in the report, and the most lines if a traceback is longer."""
+SHOWN_LINES = 30
+"""Lines of a failed rank's output in the report."""
 
-LOST_A_PEER = re.compile(
-    r"connection (?:was )?(?:likely )?(?:closed|reset|refused|aborted)|broken pipe|socket timeout"
-    r"|ncclremoteerror|remote process exited|recvvalue failed|distnetworkerror",
-    re.IGNORECASE,
-)
-"""In the error of a process whose connection to another process ended."""
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
@@ -64,22 +56,22 @@ def launch(
     Rank 0 uses this terminal; the output of every other rank goes to a file. SIGTERM and SIGINT are
     passed on to every rank once, and then the ranks have unlimited time to end. A second signal
     kills them. After a rank has failed, the others get SIGTERM and, `GRACE` seconds later, SIGKILL.
-    A report on stderr names the rank that caused the failure and shows the end of its output. On
-    Linux no rank keeps running when this process ends. Call it from the main thread only.
+    A report on stderr says how each rank ended, and shows the end of the output of those that
+    failed. On Linux no rank keeps running when this process ends. Call it from the main thread.
 
     Args:
         arguments: of the program; `--processes` is removed from them.
         processes: how many ranks, at least 1.
         log_dir: folder for `rank-1.log` and so on. Default: a new temporary folder, which is
-            removed unless the report names a file in it.
+            removed if no rank fails.
         program: the command that is started. With `-P`, modules in the current folder, which may be
             the run of somebody else, are not imported in place of installed ones.
         variables: of the environment of all ranks, beside those of this process.
 
     Returns:
-        0 if every rank ended with 0. After a failure, the exit code of the rank that caused it, or
-        1 if a signal ended that rank. 128 + the signal's number if the ranks ended from the signal
-        that was passed on.
+        0 if every rank ended with 0. After a failure, the largest exit code of the ranks that
+        failed, or 1 if signals ended them. 128 + the signal's number if the ranks ended from the
+        signal that was passed on.
 
     Raises:
         ConfigError: fewer than 1 process, or a launcher has started this process already.
@@ -100,13 +92,12 @@ def launch(
         command = [*program, *without(arguments, "--processes")]  # ranks must not launch
         ranks, arrived = _run(command, processes, folder, variables)
         failed = [rank for rank in ranks if rank.failed_by_itself()]
+        failed.sort(key=lambda rank: rank.ended or 0.0)
         if not failed:
             return 128 + arrived[0] if any(rank.returncode for rank in ranks) else 0
-        cause = _cause(failed, ranks)
-        sys.stderr.write(_report(cause, ranks))
-        if cause.log is not None:
-            stack.pop_all()  # the report names the log
-    return 1 if cause.returncode < 0 else cause.returncode
+        sys.stderr.write(_report(failed, ranks))
+        stack.pop_all()  # the report names the logs
+    return max(1, *(rank.returncode for rank in failed))
 
 
 def _run(
@@ -126,15 +117,6 @@ def _run(
     return ranks, arrived
 
 
-def _cause(failed: list[_Rank], ranks: Sequence[_Rank]) -> _Rank:
-    """The rank that caused the failure. Ranks that wait for a stopped one end with 1."""
-    failed.sort(key=lambda rank: rank.ended or 0.0)
-    stopped = [rank for rank in ranks if rank.stopped]
-    if stopped and all(rank.returncode == 1 for rank in failed):
-        return stopped[0]
-    return next((rank for rank in failed if not rank.only_lost_a_peer()), failed[0])
-
-
 class _Rank(subprocess.Popen[bytes]):
     """A process in a session of its own, so that the terminal does not send Ctrl-C to it.
 
@@ -146,7 +128,6 @@ class _Rank(subprocess.Popen[bytes]):
     Attributes:
         log: as given.
         ended: when it was seen to have ended, on the monotonic clock; None = it runs.
-        stopped: whether a signal such as SIGSTOP had stopped it when another one failed.
     """
 
     def __init__(
@@ -154,7 +135,6 @@ class _Rank(subprocess.Popen[bytes]):
     ) -> None:
         self.log = log
         self.ended: float | None = None
-        self.stopped = False
         self._sent: set[int] = set()
         with contextlib.nullcontext() if log is None else log.open("wb") as output:
             super().__init__(
@@ -181,12 +161,6 @@ class _Rank(subprocess.Popen[bytes]):
             self._sent.add(number)
             self.send_signal(number)
 
-    def look(self) -> None:
-        """Find out whether it is stopped; without taking the news from `poll`."""
-        if self.running():
-            state = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-            self.stopped = state is not None
-
     def end(self) -> None:
         """Kill it and the processes that it started."""
         if self.running():
@@ -203,21 +177,10 @@ class _Rank(subprocess.Popen[bytes]):
         """Whether it failed, and not because of a signal from here."""
         return self.returncode not in {0, *(code for n in self._sent for code in (-n, 128 + n))}
 
-    def only_lost_a_peer(self) -> bool:
-        """Whether it may have failed only because another rank had.
-
-        Always true for rank 0, whose output went to the screen: the others' output is news.
-        """
-        if self.returncode not in (1, -signal.SIGABRT):
-            return False
-        return self.log is None or LOST_A_PEER.search(_tail(self.log)) is not None
-
     def how_it_ended(self) -> str:
-        """`exit code 3`, the name of a signal, or a signal that stops it."""
-        code = self.returncode
-        if self.stopped:
-            return "a signal that stops it, such as SIGSTOP"
-        return signal_name(-code) if code < 0 else f"exit code {code}"
+        """`the exit status 3`, or the name of a signal."""
+        out_of_memory = self.returncode == -signal.SIGKILL and self.failed_by_itself()
+        return ending(self.returncode) + " (often the system, out of memory)" * out_of_memory
 
 
 def _ending_with_this_process() -> Callable[[], None] | None:
@@ -298,31 +261,17 @@ def _wait(ranks: Sequence[_Rank], arrived: Sequence[int]) -> None:
         elif failed_for > SETTLE and not terminated:
             terminated = True
             for rank in ranks:
-                rank.look()
                 rank.send(signal.SIGTERM)
         time.sleep(POLL)
 
 
-def _report(cause: _Rank, ranks: Sequence[_Rank]) -> str:
-    """Which rank failed, how, the end of its output, and how the others ended."""
+def _report(failed: Sequence[_Rank], ranks: Sequence[_Rank]) -> str:
+    """How each rank ended, and the end of the output of those that failed."""
     cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a killed screen leaves the cursor hidden
-    how = cause.how_it_ended()
-    how += " (often the system, out of memory)" * (how == "SIGKILL")
-    lines = [f"{cursor}\nrank {ranks.index(cause)} of {len(ranks)} processes failed: {how}"]
-    if cause.log is None:
-        lines.append("Its output is above.")
-    else:
-        output = _tail(cause.log) or "(nothing)"
-        lines += ["The end of its output:", "", output, "", f"All of it is in {cause.log}"]
-    ends = [f"{rank.how_it_ended()} (rank {number})" for number, rank in enumerate(ranks)]
-    if others := [end for rank, end in zip(ranks, ends, strict=True) if rank is not cause]:
-        lines.append(f"The others ended with {', '.join(others)}")
+    lines = [f"{cursor}\n{len(failed)} of {len(ranks)} processes failed:"]
+    lines += [f"rank {number}: {rank.how_it_ended()}" for number, rank in enumerate(ranks)]
+    for rank in failed:
+        if rank.log is not None:
+            output = "\n".join(last_lines(rank.log)[-SHOWN_LINES:]) or "(nothing)"
+            lines += ["", f"The end of {rank.log}:", "", output]
     return "\n".join(lines) + "\n"
-
-
-def _tail(log: Path) -> str:
-    """The last lines of a file, from the beginning of the last traceback if that is longer."""
-    lines = last_lines(log)[-SHOWN_TRACEBACK:]
-    traces = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent")]
-    start = max(0, len(lines) - SHOWN_LINES)
-    return "\n".join(lines[min([start, *traces[-1:]]) :])

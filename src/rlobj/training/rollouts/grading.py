@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-from rlobj.base.progress import beat
 from rlobj.conversations.grading import grades_of
 from rlobj.data import Problem
 from rlobj.rewards import Graded, Grader
@@ -105,4 +104,3 @@ class Grading:
         )
         self._grades |= {index: [next(grades) for _ in group] for index, group in groups}
         self._busy += time.perf_counter() - start
-        beat()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from typing import Self
 
-from rlobj.base.progress import waiting
 from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.rollout import Rollout
 
@@ -39,8 +38,7 @@ class Pipeline:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._thread is not None and kind is None:
-            with waiting(self._thread):
-                self._thread.join()
+            self._thread.join()
 
     def take(self, step: int) -> Rollout:
         """The step's rollout. Sampling of the one `depth` steps later starts in a thread."""
@@ -62,8 +60,7 @@ class Pipeline:
             Exception: the error that stopped the sampling.
         """
         if self._thread is not None:
-            with waiting(self._thread):
-                self._thread.join()
+            self._thread.join()
             self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
