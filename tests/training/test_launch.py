@@ -33,7 +33,6 @@ while stubborn or not got: time.sleep(0.02)
 time.sleep(1.0)  # the step and its checkpoint
 open(f"{folder}/signals-{rank}", "w").write(" ".join(map(str, got)))
 """
-ON_TERMINAL = "import os, sys; assert sys.stdout.isatty() == (os.environ['RANK'] == '0')"
 LAUNCH = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -243,31 +242,6 @@ def test_a_rank_that_ended_from_the_signal_does_not_keep_the_others_waiting(tmp_
     assert launch([str(tmp_path)], 2, program=python(code)) == 128 + signal.SIGTERM
     thread.join()
     assert list((tmp_path / "temporary").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_a_terminal_reaches_every_rank_once(tmp_path):
-    fcntl = pytest.importorskip("fcntl")
-    termios = pytest.importorskip("termios")
-    master, slave = os.openpty()
-    process = subprocess.Popen(
-        [*python(LAUNCH), f"{ON_TERMINAL}\n{LISTEN}", str(tmp_path)],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(slave)
-    try:
-        wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
-        os.write(master, b"\x03")
-        assert process.wait(300) == 0
-    finally:
-        process.kill()
-        os.close(master)
-    received = [(tmp_path / f"signals-{rank}").read_text() for rank in range(2)]
-    assert received == [str(int(signal.SIGINT))] * 2
 
 
 @pytest.mark.slow
