@@ -1,4 +1,4 @@
-"""Model folders of strangers: a chat template is a program, and a pickle is one too."""
+"""Model folders of strangers: nothing in them is executed, and damage has a clear error."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ from rlobj.models.loading import load_model
 from rlobj.settings.run_config import ModelConfig
 from rlobj.sizing.sizes import Size
 
-LOOP = "{{% for {0} in range(99999) %}}{1}{{% endfor %}}"
-TEMPLATES = {
-    "loops in loops": LOOP.format("i", LOOP.format("j", LOOP.format("k", ""))),
-    "a text that repeats": "{{ 'x' * 10**12 }}",
-}
-
 
 @pytest.fixture
 def model(tmp_path):
@@ -33,14 +27,6 @@ def model(tmp_path):
 
 def asked(model: Path) -> None:
     evaluate(str(model), on="max-digits", n=1, limit=1, max_tokens=3)
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_a_chat_template_that_takes_too_much_is_refused(model, name, monkeypatch):
-    monkeypatch.setattr("rlobj.models.chat_templates.SECONDS", 2)
-    (model / "chat_template.jinja").write_text(TEMPLATES[name])
-    with within(60), pytest.raises(ConfigError, match=r"chat template of .*model' takes more than"):
-        asked(model)
 
 
 def test_a_short_chat_template_is_used_and_a_range_that_no_loop_ends_is_refused(model):

@@ -195,6 +195,14 @@ def test_a_tensor_that_the_model_does_not_use_is_named_in_one_line(tmp_path, cap
     ] == [f"'{folder}' has tensors that its model does not use: value_head.weight"]
 
 
+def test_a_model_with_adapters_beside_it_is_refused(tmp_path):
+    folder = save(tmp_path, "adapters")
+    adapted = with_adapters(load_model(ModelConfig(), str(folder)), LoraConfig(rank=2), None)
+    adapted.save_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"has adapters beside its model\. Merge them first"):
+        load_model(ModelConfig(), str(folder), hollow=True)
+
+
 @pytest.mark.parametrize("trust", [True, False])
 def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatch, trust):
     config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}

@@ -13,7 +13,6 @@ from torch import nn
 from transformers.utils import logging
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import parse_json, read_whole
 from rlobj.base.weights import config_dict, load_complete
 from rlobj.models.hollow import filled, hollow_model
 from rlobj.settings.run_config import ModelConfig
@@ -113,26 +112,8 @@ def loading(source: str) -> Iterator[None]:
         why: Any = error
         if isinstance(error, pickle.UnpicklingError):
             why = "its weights are a pickle that is damaged or would run code"
-        elif (damage := _damage(Path(source))) is not None:
-            why = f"{damage}: {error}"
         raise ConfigError(
             f"cannot load the model '{source}': {why}\nExpected a folder written by "
             "save_pretrained, with its tokenizer, a complete GGUF file of an architecture that "
             "transformers reads, or the id of a model on the hub."
         ) from error
-
-
-def _damage(folder: Path) -> str | None:
-    """What is wrong with a file of a model's folder, whose name the libraries do not tell."""
-    from safetensors import SafetensorError, safe_open
-
-    with contextlib.suppress(OSError, ValueError):
-        if not isinstance(parse_json(read_whole(folder / "config.json")), dict):
-            return "its config.json is no JSON object"
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, "pt"):
-                pass
-        except (SafetensorError, OSError):
-            return f"{file} is damaged"
-    return None
