@@ -57,6 +57,7 @@ class Served:
         model: folder that it serves.
         folder: of its log.
         options: words of the command line.
+        port: to listen on; None = a free one.
         fork: whether its server is forked from a process that has imported vLLM.
         arguments: other arguments of the engine.
         environment: variables of the server, which its clients need as well.
@@ -67,11 +68,12 @@ class Served:
         model: Path,
         folder: Path,
         *options: str,
+        port: int | None = None,
         fork: bool = False,
         arguments: Mapping[str, Any] | None = None,
         **environment: str,
     ) -> None:
-        self.port, self.folder, self.environment = free_port(), model, environment
+        self.port, self.folder, self.environment = port or free_port(), model, environment
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"{self.port}.txt"
         words = ["serve", model, "--port", str(self.port), *options]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import signal
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,17 +13,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import RunError
 from rlobj.base.files import last_lines
 from rlobj.reporting.terminal import Screen, importing, working
 from rlobj_cli.screen.console import calm_libraries
 
 if TYPE_CHECKING:
     from rlobj.samplers.vllm import Server
-
-
-_SHORT_LIFE, _DEATHS = 60.0, 5
-"""A supervised server that ends within these seconds, so many times in a row, is given up."""
 
 
 def serve(
@@ -51,12 +44,6 @@ def serve(
             "--set", "-s", metavar="KEY=VALUE", help="An engine argument of vLLM; repeatable."
         ),
     ] = None,
-    supervise: Annotated[
-        bool,
-        typer.Option(
-            "--supervise", help="Start the server again, with the same key, when it ends by itself."
-        ),
-    ] = False,
 ) -> None:
     """Start a vLLM server for rlobj train --sampler vllm-server.
 
@@ -67,7 +54,7 @@ def serve(
 
     \b  rlobj serve embedded
       rlobj serve Qwen/Qwen3-1.7B-Base --port 8001
-      rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2 --supervise
+      rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2
     """
     console = Screen()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -86,8 +73,6 @@ def serve(
     with server:
         try:
             _run(console, server, model, stored_as(source))
-            if supervise:
-                _supervise(console, server)
             server.join()
         except KeyboardInterrupt:
             console.print("\nStopping the server.")
@@ -133,30 +118,3 @@ def _run(console: Console, server: Server, model: str, notes: Mapping[str, str])
             "network, or leave out --host and use an SSH tunnel."
         )
         console.print(Text(warning, style="yellow"), soft_wrap=True)
-
-
-def _supervise(console: Console, server: Server) -> None:
-    """Start the server again whenever it ends.
-
-    Raises:
-        RunError: it ended soon after its start, again and again. Shows the end of its log.
-    """
-    deaths, since = 0, time.monotonic()
-    while True:
-        try:
-            server.join()
-        except RunError:
-            deaths = 1 if time.monotonic() - since > _SHORT_LIFE else deaths + 1
-            if deaths == _DEATHS:
-                raise
-        pause = 2 ** (deaths - 1)
-        text = (
-            f"The server ended. It starts again in {pause} s with the same key; log: {server.log}"
-        )
-        console.print(f"{datetime.now():%H:%M:%S}  {text}", soft_wrap=True)
-        time.sleep(pause)
-        with contextlib.suppress(RunError), working(console, "starting again"):
-            server.restart()
-            server.wait(math.inf)
-            console.print(f"{datetime.now():%H:%M:%S}  The server is ready again.")
-        since = time.monotonic()

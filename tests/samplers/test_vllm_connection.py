@@ -72,36 +72,6 @@ def test_requests_and_websockets_with_the_key_are_accepted(guard):
     assert answer_of(guard, {"type": "lifespan"}) == [{"type": "inside"}]
 
 
-def test_one_run_at_a_time_holds_the_lease(guard, monkeypatch):
-    """It is renewed by every request, and ends with the run or after silence."""
-    now = 1000.0
-    monkeypatch.setattr("rlobj.samplers.vllm.auth.time.monotonic", lambda: now)
-
-    def status(run: bytes, method: str = "GET") -> Any:
-        headers = [(b"authorization", b"Bearer secret"), (b"rlobj-run", run)][: 1 + bool(run)]
-        answers = answer_of(guard, {"type": "http", "method": method, "headers": headers})
-        if answers[0]["type"] == "inside":
-            return "inside"
-        assert answers[0]["status"] == 423
-        return json.loads(answers[1]["body"])
-
-    assert status(b"a runs/a%20b") == "inside"  # nobody holds it
-    assert status(b"") == "inside"  # an evaluation
-    refusal = status(b"b runs/b")
-    assert (refusal["name"], refusal["free_in"]) == ("runs/a b", auth.SILENCE)
-    assert status(b"b runs/b", "DELETE") != "inside"
-    now += auth.SILENCE - 1
-    assert status(b"a copied") != "inside"  # it has the same id
-    assert status(b"a runs/a%20b") == "inside"
-    now += auth.SILENCE - 1
-    assert status(b"b runs/b")["free_in"] == 1
-    now += 2
-    assert status(b"b runs/b") == "inside"  # after silence
-    assert status(b"a runs/a%20b")["name"] == "runs/b"
-    assert status(b"b runs/b", "DELETE") == "inside"
-    assert status(b"a runs/a%20b") == "inside"
-
-
 def test_a_server_without_a_key_does_not_start(monkeypatch):
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
     with pytest.raises(RuntimeError, match="does not start without a key"):
@@ -154,7 +124,7 @@ class Flaky(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.statuses: list[int] = []
         self.seen: list[str] = []
-        self.version = -1
+        self.version, self.loads = -1, 1
         self.page = ""
         self.about: dict[str, Any] = {}
         self.slow = threading.Event()
@@ -181,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
             "rlobj_describe": [
                 {**ABOUT, "shape": dict.fromkeys(extension.SHAPE) | SHAPE, **self.server.about}
             ],
-            "rlobj_status": [{"version": self.server.version}],
+            "rlobj_status": [{"version": self.server.version, "loads": self.server.loads}],
         }
         answer: Any = {"results": results.get(method, [1])}
         if self.path == "/version":
@@ -234,7 +204,7 @@ def other():
 
 def fleet_of(*servers: Flaky, **settings: Any) -> Fleet:
     urls = tuple(server.url for server in servers)
-    return Fleet(ServerSettings(url=urls, **settings), MODEL, "")
+    return Fleet(ServerSettings(url=urls, **settings), MODEL)
 
 
 def answers(fleet: Fleet, count: int, version: int = -1) -> list[Any]:
@@ -243,39 +213,46 @@ def answers(fleet: Fleet, count: int, version: int = -1) -> list[Any]:
     return [found[i]["seed"] for i in range(count)]
 
 
-def test_temporary_failures_are_repeated(flaky):
-    flaky.statuses = [503, 200, 500]
-    assert answers(fleet_of(flaky, patience=300), 3) == [0, 1, 2]
+def test_a_server_that_fails_has_lost_the_weights_and_is_used_again_when_it_answers(flaky, caplog):
+    fleet = fleet_of(flaky, patience=300)
+    flaky.statuses = [503]
+    with pytest.raises(WeightsLost, match="answered /v1/completions with 503"):
+        answers(fleet, 3)
+    flaky.statuses = [503, 503]
+    assert answers(fleet, 3) == [0, 1, 2]
+    assert "answers again" in caplog.text
 
 
 def test_error_after_the_last_attempt_shows_the_command_to_type(flaky, caplog):
-    flaky.statuses = [503] * 99
     fleet = fleet_of(flaky, patience=3)
+    flaky.statuses, fleet.living = [503] * 99, {}
     with pytest.raises(RunError, match=r"with 503.*Waited \d s.*rlobj serve MODEL --port \d+"):
         answers(fleet, 1)
-    assert len(flaky.seen) > 1
     assert "Waiting for it, up to " in caplog.text
 
 
 def test_a_wait_ends_when_the_process_is_asked_to_end(flaky, monkeypatch):
     fleet = fleet_of(flaky, patience=3600)
-    flaky.statuses = [503] * 99
+    flaky.statuses, fleet.living = [503] * 99, {}
     monkeypatch.setattr("rlobj.samplers.vllm.fleet.ENDING", ending := threading.Event())
     threading.Timer(0.2, ending.set).start()
     with pytest.raises(WaitEnded, match="with 503"):
         answers(fleet, 1)
 
 
-def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(flaky, other, caplog):
+def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_again_to_the_other(
+    flaky, other, caplog
+):
     fleet = fleet_of(flaky, other)
     assert answers(fleet, 10) == list(range(10))
     completions = [server.seen.count("/v1/completions") for server in (flaky, other)]
     assert completions == [5, 5]
-    flaky.statuses = [503] * 5
+    flaky.statuses = [503] * 99
+    with pytest.raises(WeightsLost, match=f"{flaky.url} answered /v1/completions with 503"):
+        answers(fleet, 10)
     assert answers(fleet, 10) == list(range(10))
-    assert f"{flaky.url} answered /v1/completions with 503" in caplog.text
-    assert "goes on with the other" in caplog.text
-    assert fleet.living == [fleet.nodes[1]]
+    assert [*fleet.living] == [fleet.nodes[1]]
+    flaky.statuses = []
     assert fleet.join() == fleet.nodes  # each sync tries a dead one again
     assert "answers again" in caplog.text
 
@@ -286,34 +263,33 @@ def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_to_the_other(flaky
         ("", {"shape": {**SHAPE, "hidden_size": 9}}, "hidden_size is 9 there and 8 here"),
         ("", {"dtype": "bfloat16"}, "computes in bfloat16, and the others in float32"),
         ("", {"logprobs_mode": "raw_logprobs"}, "returns raw_logprobs"),
-        ("", {"shape": None}, "does not give"),
         ('{"version": "0.12.0"}', {}, "has vllm 0.12.0; rlobj works with"),
         ("{}", {}, "does not give"),
-        ("<html>", {}, "does not know /version"),
     ],
 )
 def test_a_server_of_several_that_comes_back_as_another_stays_out(
     flaky, other, caplog, page, about, reason
 ):
     fleet = fleet_of(flaky, other)
-    flaky.statuses = [503] * 5
-    assert answers(fleet, 4) == [0, 1, 2, 3]
-    flaky.statuses, flaky.page, flaky.about = [], page, about
+    flaky.statuses = [503]
+    with pytest.raises(WeightsLost):
+        answers(fleet, 4)
+    flaky.page, flaky.about = page, about
     assert fleet.join() == [fleet.nodes[1]]
     assert reason in caplog.text
     assert "The run goes on with the other servers" in caplog.text
 
 
-def test_a_server_without_the_weights_is_found(flaky, other):
-    """One that was restarted after its last answer, and one that was dead for a while."""
+@pytest.mark.parametrize("change", [{"version": -1}, {"loads": 2}], ids=str)
+def test_weights_that_are_lost_or_replaced_while_it_samples_are_found(flaky, other, change):
     flaky.version = other.version = 7
     fleet = fleet_of(flaky, other)
     flaky.slow.clear()
-    threading.Timer(0.3, lambda: (setattr(flaky, "version", -1), flaky.slow.set())).start()
+    threading.Timer(0.3, lambda: (vars(flaky).update(change), flaky.slow.set())).start()
     with pytest.raises(WeightsLost, match="has no weights of this run"):
         answers(fleet, 4, version=7)
-    assert answers(fleet, 4, version=7) == [0, 1, 2, 3]  # the other one still has them
-    other.version, fleet.living = -1, []
+    assert answers(fleet, 4, version=7) == [0, 1, 2, 3]
+    flaky.version = other.version = -1
     with pytest.raises(WeightsLost):
         answers(fleet, 4, version=7)
 
@@ -321,8 +297,9 @@ def test_a_server_without_the_weights_is_found(flaky, other):
 def test_a_hung_server_is_found_by_its_health_check(flaky, other):
     fleet = fleet_of(flaky, other, timeout=2.0)
     flaky.slow.clear()
-    flaky.statuses = [200, 503, 503]  # of the health check, while a completion hangs
-    assert answers(fleet, 2) == [0, 1]
+    flaky.statuses = [200, 503]  # of the health check, while a completion hangs
+    with pytest.raises(WeightsLost, match="answered /collective_rpc with 503"):
+        answers(fleet, 2)
 
 
 def test_a_command_that_failed_in_the_server_is_not_repeated(flaky):

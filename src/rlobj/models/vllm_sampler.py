@@ -19,7 +19,6 @@ def vllm_sampler(
     model: Any,
     *,
     primary: bool = True,
-    holder: str = "",
 ) -> VllmSampler | VllmServerSampler:
     """The sampler of `sampling.engine`, in this process or a client of a server.
 
@@ -29,7 +28,6 @@ def vllm_sampler(
         tokenizer: the model's.
         model: has the model's `config` and `generation_config`.
         primary: as in `VllmServerSampler`.
-        holder: as in `VllmServerSampler`.
 
     Raises:
         MissingExtra: a package is not installed.
@@ -51,5 +49,4 @@ def vllm_sampler(
         eos=eos,
         model_config=model.config,
         primary=primary,
-        holder=holder,
     )

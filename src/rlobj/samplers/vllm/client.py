@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, RlobjError, RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers.types import Feed, Mapped
-from rlobj.samplers.vllm.auth import SILENCE
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
@@ -29,21 +26,17 @@ if TYPE_CHECKING:
 class VllmServerSampler(VllmBase):
     """Samples over HTTP. One rank of the trainer sends the weights; all ranks sample.
 
-    The servers are leased to the trainer's run. The primary rank keeps the lease until `close`.
-
     Args:
         settings: settings of the connection.
         tokenizer: tokenizer of the model.
         eos: token ids that end a response.
         model_config: configuration of the trainer's model, to be compared with the server's.
         primary: this rank sends the weights.
-        holder: id and name of the run that takes the lease, with a space between them; none has
-            spaces. Default: the first `sync` takes it for this process.
 
     Raises:
         MissingExtra: aiohttp is not installed.
-        ConfigError: the key is wrong, another run uses the server, it was not started with
-            `rlobj serve`, it has a different model, or its vLLM version is not supported.
+        ConfigError: the key is wrong, the server was not started with `rlobj serve`, it has a
+            different model, or its vLLM version is not supported.
         RunError: no server answers.
     """
 
@@ -55,23 +48,17 @@ class VllmServerSampler(VllmBase):
         eos: Sequence[int],
         model_config: Any,
         primary: bool = True,
-        holder: str = "",
     ) -> None:
         super().__init__(tokenizer, eos)
         self.settings = settings
         self._primary = primary
-        self._fleet = Fleet(settings, model_config, holder if primary else "")
+        self._fleet = Fleet(settings, model_config)
         self._transfer = Transfer(self._fleet, settings)
         abouts = [node.about[0] for node in self._fleet.living]
         self._context = min(about["max_model_len"] for about in abouts)
         self._vocabulary = abouts[0]["shape"]["vocab_size"]
         self.dtype: torch.dtype | None = getattr(torch, abouts[0]["dtype"])
-        self._expected = max(
-            self._fleet.each(self._fleet.living, Connection.version).values(), default=-1
-        )
-        self._closed = threading.Event()
-        if primary:
-            threading.Thread(target=self._renew, name="lease", daemon=True).start()
+        self._expected = max(version for version, _ in self._fleet.living.values())
 
     def require_model(self, source: str) -> None:
         """Check that the server samples from this model with its original weights.
@@ -114,13 +101,13 @@ class VllmServerSampler(VllmBase):
         that it succeeded before they sample.
 
         Raises:
-            WeightsLost: the server was restarted meanwhile.
+            WeightsLost: a server ended meanwhile.
             RunError: no server answers in time, or one did not load the weights.
         """
         if self._primary:
             self._transfer.push(weights, version)
         else:
-            self._fleet.living = []  # it asks before it samples
+            self._fleet.living = {}  # it asks before it samples
         self.version = self._expected = version
 
     def received(self) -> Received:
@@ -129,19 +116,18 @@ class VllmServerSampler(VllmBase):
         Ranks that are not the primary leave the question to it.
 
         Raises:
-            WeightsLost: the server was restarted and has no weights.
+            WeightsLost: a server is gone, or was restarted and has no weights.
             RunError: workers have different weights.
         """
         if not self._primary:
             return Received(self._expected, None)
         answers_of = self._ask("rlobj_received")
-        versions = {node: workers[0]["version"] for node, workers in answers_of.items()}
-        self._fleet.living = [node for node in versions if versions[node] >= min(self._expected, 0)]
-        if not self._fleet.living:
-            raise self._fleet.lost(versions)
-        answers = [answer for node in self._fleet.living for answer in answers_of[node]]
+        empty = [node for node, workers in answers_of.items() if workers[0]["version"] < 0]
+        if empty and self._expected >= 0:
+            raise self._fleet.lost(empty)
+        answers = [answer for workers in answers_of.values() for answer in workers]
         if any(answer != answers[0] for answer in answers):
-            urls = ", ".join(node.url for node in self._fleet.living)
+            urls = ", ".join(node.url for node in answers_of)
             raise RunError(
                 f"workers of the server at {urls} have different weights. Restart the server, then "
                 "resume the run."
@@ -154,7 +140,7 @@ class VllmServerSampler(VllmBase):
         All servers have the same.
 
         Raises:
-            WeightsLost: the server ended.
+            WeightsLost: a server ended.
             RunError: servers compute with different weights.
         """
         if not self._primary:
@@ -174,27 +160,14 @@ class VllmServerSampler(VllmBase):
     def _ask(self, method: str, *arguments: Any) -> dict[Connection, list[Any]]:
         """Call a method of all workers of the servers that hold the weights."""
         fleet = self._fleet
-        fleet.living = fleet.living or fleet.holding(self._expected)
-        answers = fleet.each(fleet.living, lambda node: node.call(method, *arguments, long=True))
-        if not answers:
-            raise fleet.lost()
-        return answers
+        fleet.ask(self._expected)
+        return fleet.each(fleet.living, lambda node: node.call(method, *arguments, long=True))
 
     def sleep(self) -> None:
         """Do nothing: a server uses its own memory."""
 
     def close(self) -> None:
-        """End the lease. The servers continue to run."""
-        self._closed.set()
-        for node in self._fleet.living if self._primary else ():
-            node.release()
-
-    def _renew(self) -> None:
-        """Renew the lease until the end, also while no request is made."""
-        while not self._closed.wait(SILENCE / 4):
-            for node in list(self._fleet.living):
-                with contextlib.suppress(RlobjError):
-                    node.get("/health")
+        """Do nothing: the servers continue to run."""
 
 
 def _response(choice: Any) -> Completion:

@@ -1,4 +1,4 @@
-"""HTTP connection to one server: the key, the lease, what each answer means, and its model."""
+"""HTTP connection to one server: the key, what each answer means, and its model."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import json
 import logging
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
-from rlobj.base.errors import ConfigError, Message, MissingExtra, RlobjError, RunError, Setting
+from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError
 from rlobj.installation import check_version
-from rlobj.samplers.vllm.auth import KEY_VARIABLE, RUN_HEADER, SILENCE, find_key
+from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key
 from rlobj.samplers.vllm.installed import SUPPORTED
 
 logger = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ class ServerGone(RunError):
 
 
 class ServerRefuses(ServerGone):
-    """The server refuses the key or the run, has another model, or is another program."""
+    """The server refuses the key, has another model, or is another program."""
 
 
 class Connection:
@@ -50,7 +48,6 @@ class Connection:
     Args:
         url: address of the server.
         timeout: seconds to wait for an answer.
-        holder: id and name of the run that takes the lease with each request; "" = none.
 
     Attributes:
         about: what the server's workers say about themselves; empty before `join`.
@@ -62,12 +59,12 @@ class Connection:
     pulse: tuple[str, str, Any] = ("POST", "/collective_rpc", {"method": "rlobj_status"})
     """Request that shows, during completions, that the server still works."""
 
-    def __init__(self, url: str, timeout: float, holder: str = "") -> None:
+    def __init__(self, url: str, timeout: float) -> None:
         try:
             import aiohttp  # noqa: F401
         except ImportError:
             raise MissingExtra("aiohttp", "vllm-server", "sampling from a vLLM server") from None
-        self.url, self.timeout, self.holder = url, timeout, holder
+        self.url, self.timeout = url, timeout
         self.about: list[dict[str, Any]] = []
 
     def join(self, model_config: Any, dtype: str = "") -> None:
@@ -78,7 +75,7 @@ class Connection:
             dtype: of the other servers; "" = any.
 
         Raises:
-            ServerGone: it does not answer, another run holds its lease, or it does not fit.
+            ServerGone: it does not answer, or does not fit.
         """
         try:
             with self._understood():
@@ -119,10 +116,12 @@ class Connection:
             )
         self.about = workers
 
-    def version(self) -> int:
-        """Return the version of the workers' weights; -1 if no trainer sent them."""
+    def state(self) -> tuple[int, int]:
+        """Return the version of the workers' weights (-1: none sent), and how often some came."""
         with self._understood():
-            return min(int(status["version"]) for status in self.call("rlobj_status"))
+            workers = self.call("rlobj_status")
+            version = min(int(status["version"]) for status in workers)
+            return version, sum(int(status["loads"]) for status in workers)
 
     @contextlib.contextmanager
     def _understood(self) -> Iterator[None]:
@@ -136,11 +135,6 @@ class Connection:
                 f"the server at {self.url} gave an answer that `rlobj serve` does not give "
                 f"({error!r}). Start it with: rlobj serve MODEL"
             ) from error
-
-    def release(self) -> None:
-        """End the lease."""
-        with contextlib.suppress(RlobjError):
-            self._ask("DELETE", "/health", None, _QUICK)
 
     def get(self, path: str) -> Any:
         """Return the JSON at a path."""
@@ -197,8 +191,6 @@ class Connection:
 
         key = find_key(self.url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        if self.holder:
-            headers[RUN_HEADER] = self.holder
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE)
         return aiohttp.ClientSession(headers=headers, connector=connector)
 
@@ -241,8 +233,8 @@ class Connection:
         except ValueError:  # not JSON: another program
             status = 404
         shown = f"the server at {self.url} answered {path} with {status}: {text[:_SHOWN]}"
-        if status in (401, 404, 423):
-            raise ServerRefuses(self._refusal(status, path, text))
+        if status in (401, 404):
+            raise ServerRefuses(self._refusal(status, path))
         if status in (502, 503, 504) or (status >= 500 and path == "/v1/completions"):
             raise ServerGone(shown)
         if status >= 500 and path != "/health":
@@ -251,26 +243,15 @@ class Connection:
             raise RunError(f"{shown}. {_AGAIN}")
         raise ConfigError(shown)
 
-    def _refusal(self, status: int, path: str, text: str) -> Message:
-        port = urlsplit(self.url).port or 80
+    def _refusal(self, status: int, path: str) -> str:
         if status == 404:
-            return Message(
+            return (
                 f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
             )
-        if status == 401:
-            problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
-            return Message(
-                f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
-                "key that the server was started with."
-            )
-        lease = json.loads(text)
-        since = datetime.fromtimestamp(lease["since"]).strftime("%H:%M")
-        return Message(
-            f"the server at {self.url} is used by another run since {since}: {lease['name']}. It "
-            f"is free when that run ends; if it was killed, in {lease['free_in']:.0f} s (after "
-            f"{SILENCE:.0f} s of silence), or when `rlobj serve` is restarted. Another server: "
-            f"rlobj serve MODEL --port {port + 1}, then ",
-            Setting("sampling.server.url", f"http://127.0.0.1:{port + 1}"),
+        problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
+        return (
+            f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
+            "key that the server was started with."
         )
 
 

@@ -64,7 +64,7 @@ def _answering(method: Callable[..., None]) -> Callable[..., dict[str, str] | No
 class WeightExtension:
     """Methods added to vLLM's worker; the prefix `rlobj_` avoids conflicts with its own names."""
 
-    rlobj_version = -1
+    rlobj_version, rlobj_loads = -1, 0
     rlobj_digests: dict[str, tuple[int, ...]] = {}  # noqa: RUF012  # replaced, never mutated
     rlobj_group: WeightGroup | None = None
 
@@ -81,8 +81,11 @@ class WeightExtension:
         }
 
     def rlobj_status(self) -> dict[str, int]:
-        """Return the version of the weights; -1 if they are not the trainer's."""
-        return {"version": self.rlobj_version}
+        """Return the version of the weights (-1: not the trainer's), and how often some came.
+
+        Two trainers may send the same version.
+        """
+        return {"version": self.rlobj_version, "loads": self.rlobj_loads}
 
     def rlobj_received(self) -> dict[str, Any]:
         """Return the version and the digest of every received tensor."""
@@ -99,6 +102,7 @@ class WeightExtension:
     def rlobj_load(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load weights from an iterator (in this process only), and take all of it."""
         self.rlobj_version, self.rlobj_digests = -1, {}
+        self.rlobj_loads += 1
         arrived = Sent(weights)
         try:
             self.reload_weights(weights_iterator=iter(arrived))  # pyright: ignore[reportAttributeAccessIssue]

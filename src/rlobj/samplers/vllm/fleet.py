@@ -1,21 +1,22 @@
-"""Several servers as one: prompts dealt by load, servers that die, and waiting for their return."""
+"""Several servers as one: prompts dealt by load, and waiting for a server that is gone."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, warn_once
 from rlobj.base.progress import ENDING
 from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
 from rlobj.samplers.vllm.connection import Connection, Result, ServerGone, ServerRefuses, run
 from rlobj.samplers.vllm.settings import ServerSettings
-from rlobj.samplers.vllm.work import Work
 
 logger = logging.getLogger(__name__)
 
@@ -33,36 +34,26 @@ class Fleet:
     Args:
         settings: addresses and patience.
         model_config: configuration of the trainer's model, to be compared with the servers'.
-        holder: id and name of the run that takes the servers' leases; "" = it only reads.
         kind: class of the connections.
 
     Attributes:
         nodes: all servers.
-        living: those that hold the expected weights, as far as is known.
+        living: the state of those that hold the expected weights; none = they must be asked.
 
     Raises:
-        ConfigError: a server refuses the key or this run, or cannot sample for this model.
+        ConfigError: a server refuses the key, or cannot sample for this model.
         RunError: no server answers.
     """
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        model_config: Any,
-        holder: str,
-        kind: type[Connection] = Connection,
+        self, settings: ServerSettings, model_config: Any, kind: type[Connection] = Connection
     ) -> None:
-        self.nodes = [kind(url, settings.timeout, holder) for url in settings.urls]
-        self.living: list[Connection] = []
+        self.nodes = [kind(url, settings.timeout) for url in settings.urls]
         self._patience = settings.patience
         self._model_config, self._dtype = model_config, ""
         self._errors: dict[Connection, ServerGone] = {}
-        try:
-            self.living = self.join(first=True)
-        except BaseException:  # a trainer that does not start leaves no lease
-            for node in self.nodes:
-                node.release()
-            raise
+        self.living: dict[Connection, tuple[int, int]] = {}
+        self.living = self.each(self.join(first=True), state)
 
     def join(self, *, first: bool = False) -> list[Connection]:
         """Return the servers that answer and fit the model; wait until there is one.
@@ -76,7 +67,7 @@ class Fleet:
         """
 
         def attempt() -> list[Connection]:
-            joined = self.each(self.nodes, lambda node: node.join(self._model_config, self._dtype))
+            joined = self._answers(self.nodes, lambda x: x.join(self._model_config, self._dtype))
             nodes = list(joined)
             refusals = [e for e in self._errors.values() if isinstance(e, ServerRefuses)]
             if first and refusals:
@@ -85,12 +76,14 @@ class Fleet:
             if len(dtypes) > 1:
                 raise ConfigError("the servers have different dtypes; expected one dtype")
             self._dtype = self._dtype or "".join(dtypes)
+            for error in self._errors.values() if nodes else ():
+                warn_once(f"{error}. The run goes on with the other servers.")
             return nodes
 
         return self._wait(attempt)
 
-    def holding(self, version: int) -> list[Connection]:
-        """Return the servers that hold these weights; wait until a server answers.
+    def ask(self, version: int) -> None:
+        """Find the servers that hold these weights, if none is known; wait until one answers.
 
         Raises:
             WeightsLost: servers answer, but none holds them.
@@ -98,24 +91,43 @@ class Fleet:
         """
 
         def attempt() -> list[Connection]:
-            versions = self.each(self.nodes, lambda node: node.version())
-            right = [node for node in versions if versions[node] == version]
-            if versions and not right:
-                raise self.lost(versions)
-            return right
+            states = self._answers(self.nodes, state)
+            self.living = {node: it for node, it in states.items() if it[0] == version}
+            if states and not self.living:
+                raise self.lost(states)
+            return list(self.living)
 
-        return self._wait(attempt)
+        if not self.living:
+            self._wait(attempt)
 
     def each(
         self, nodes: Iterable[Connection], work: Callable[[Connection], Result]
     ) -> dict[Connection, Result]:
-        """Return the results of work with several servers at once; leave out those that are gone.
+        """Return the results of work with several servers at once.
 
         Raises:
-            Exception: of the work, other than `ServerGone`.
+            WeightsLost: a server is gone.
+            Exception: of the work.
         """
+        nodes = list(nodes)
+        results = self._answers(nodes, work)
+        if len(results) < len(nodes):
+            raise WeightsLost(self._why())
+        return results
+
+    def lost(self, nodes: Iterable[Connection]) -> WeightsLost:
+        """Return the error for servers that have other weights than this run's."""
+        urls = ", ".join(node.url for node in nodes)
+        return WeightsLost(
+            f"the server at {urls} has no weights of this run: it was restarted, or another run "
+            "uses it"
+        )
+
+    def _answers(
+        self, nodes: Iterable[Connection], work: Callable[[Connection], Result]
+    ) -> dict[Connection, Result]:
+        """Return the results of those servers that are not gone."""
         results: dict[Connection, Result] = {}
-        errors: list[Exception] = []
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             for node, job in [(node, pool.submit(work, node)) for node in nodes]:
                 try:
@@ -124,26 +136,11 @@ class Fleet:
                         logger.warning("the server at %s answers again", node.url)
                 except ServerGone as error:
                     self._drop(node, error)
-                except Exception as error:
-                    errors.append(error)
-        if errors:
-            raise errors[0]
         return results
 
-    def lost(self, nodes: Iterable[Connection] = ()) -> WeightsLost:
-        """Return the error for servers that were restarted, or else for those that are gone."""
-        urls = ", ".join(node.url for node in nodes)
-        why = f"the server at {urls} has no weights of this run: it was restarted"
-        return WeightsLost(why if urls else self._why())
-
     def _drop(self, node: Connection, error: ServerGone) -> None:
-        node.about = []
-        if node in self.living:
-            self.living.remove(node)
-        repeated = isinstance(self._errors.get(node), type(error))
-        self._errors[node] = error
-        if not repeated and len(self._errors) < len(self.nodes):
-            logger.warning("%s. The run goes on with the other servers.", error)
+        node.about, self._errors[node] = [], error
+        self.living = {}
 
     def _wait(self, attempt: Callable[[], list[Connection]]) -> list[Connection]:
         """Repeat an attempt until it finds servers.
@@ -154,40 +151,24 @@ class Fleet:
         """
         began = time.monotonic()
         said = began - _SAID + 2 * _PAUSE  # a short failure is not worth a warning
+        start = f"Start one: rlobj serve MODEL --port {urlsplit(self.nodes[0].url).port or 80}"
         while not (nodes := attempt()):
             now = time.monotonic()
-            if now - began >= self._patience:
-                raise self._unanswered(now - began)
+            left = self._patience - (now - began)
+            if left <= 0:
+                raise RunError(f"{self._why()}. Waited {now - began:.0f} s. {start}")
             if now - said >= _SAID:
-                said, left = now, self._patience - (now - began)
+                said = now
                 logger.warning(
-                    "%s. Waiting for it, up to %.0f s more. %s",
-                    self._why(),
-                    left,
-                    self._how_to_start(),
+                    "%s. Waiting for it, up to %.0f s more. %s", self._why(), left, start
                 )
-            self._pause()
+            if ENDING.wait(_PAUSE):
+                raise WaitEnded(self._why())
         return nodes
-
-    def _unanswered(self, seconds: float) -> RunError:
-        """Return the error for servers that did not do the work in the time that a run waits."""
-        return RunError(f"{self._why()}. Waited {seconds:.0f} s. {self._how_to_start()}")
 
     def _why(self) -> str:
         """Return what is wrong with the servers that are gone."""
         return "; ".join(map(str, self._errors.values()))
-
-    def _how_to_start(self) -> str:
-        return f"Start one: rlobj serve MODEL --port {urlsplit(self.nodes[0].url).port or 80}"
-
-    def _pause(self) -> None:
-        """Wait for the next attempt.
-
-        Raises:
-            WaitEnded: the process is asked to end.
-        """
-        if ENDING.wait(_PAUSE):
-            raise WaitEnded(self._why())
 
     # Completions.
 
@@ -196,8 +177,7 @@ class Fleet:
     ) -> None:
         """Send completion requests to the servers that hold a version of the weights.
 
-        All servers begin with equally many; one that answers takes the next. What a server that
-        dies leaves goes to the others, or to itself when it is back with its weights.
+        All servers begin with equally many; one that answers takes the next.
 
         Args:
             feed: JSON bodies, which may come while others are answered.
@@ -206,59 +186,90 @@ class Fleet:
             version: of the weights.
 
         Raises:
-            WeightsLost: a server no longer holds these weights.
+            WeightsLost: a server is gone, or got other weights meanwhile.
             RunError: no server answers in time.
         """
-        work, stuck = Work(feed), 0.0
-        work.refill()
-        while work.left or work.open:
-            self.living = self.living or self.holding(version)
-            before = work.answered
-            if nodes := list(self.living):  # another thread may drop one
-                run(self._deal(nodes, work, arrived))
-            stuck = 0.0 if work.answered > before else stuck or time.monotonic()
-            silence = time.monotonic() - stuck if stuck else 0.0
-            if silence > self._patience:  # it answers, but not with completions
-                raise self._unanswered(silence)
-            if work.left or work.open:
-                self._pause()
-        versions = self.each(list(self.living), lambda node: node.version())
-        wrong = [node for node in versions if versions[node] != version]
-        if wrong:
-            self.living = [node for node in self.living if node not in wrong]
+        self.ask(version)
+        before = self.living
+        run(self._deal([*before], feed, arrived))
+        after = self.each(before, state)
+        if wrong := [node for node in before if after[node] != before[node]]:
+            self.living = {}
             raise self.lost(wrong)
 
     async def _deal(
-        self, nodes: Sequence[Connection], work: Work, arrived: Callable[[int, Any], None]
+        self,
+        nodes: Sequence[Connection],
+        feed: Feed[dict[str, Any]],
+        arrived: Callable[[int, Any], None],
     ) -> None:
-        """Send the requests; servers that die in it leave theirs to the others."""
-        work.begin()
-        share = min(_CONCURRENT, -(-work.feed.sources // len(nodes)))
+        """Send the requests.
+
+        Raises:
+            WeightsLost: a server is gone.
+        """
+        queue = _Queue(feed)
+        share = min(_CONCURRENT, -(-feed.sources // len(nodes)))
+
+        async def slot(node: Connection, session: Any) -> None:
+            while (request := await queue.next()) is not None:
+                number, body = request
+                arrived(number, await node.send(session, "POST", "/v1/completions", body, None))
 
         async def serve(node: Connection) -> None:
             async with node.session() as session:
-                watch = node.watch(session, *node.pulse)
+                watching = asyncio.create_task(node.watch(session, *node.pulse))
                 slots = [asyncio.create_task(slot(node, session)) for _ in range(share)]
-                watching, slotted = asyncio.create_task(watch), asyncio.gather(*slots)
+                slotted = asyncio.gather(*slots)
                 try:
                     await asyncio.wait([slotted, watching], return_when=asyncio.FIRST_COMPLETED)
                     (slotted if slotted.done() else watching).result()
                 except ServerGone as error:
                     self._drop(node, error)
+                    raise WeightsLost(str(error)) from error
                 finally:
                     for task in (watching, *slots):
                         task.cancel()
                     await asyncio.gather(watching, *slots, return_exceptions=True)
 
-        async def slot(node: Connection, session: Any) -> None:
-            while (index := await work.next()) is not None:
-                try:
-                    body = work.bodies[index]
-                    answer = await node.send(session, "POST", "/v1/completions", body, None)
-                except BaseException:
-                    work.again(index)
-                    raise
-                work.settle(index)
-                arrived(index, answer)
+        tasks = [asyncio.create_task(serve(node)) for node in nodes]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-        await asyncio.gather(*map(serve, nodes))
+
+def state(node: Connection) -> tuple[int, int]:
+    """The version of a server's weights, and how often some came."""
+    return node.state()
+
+
+class _Queue:
+    """The requests of a feed, by number, for the slots of one event loop."""
+
+    def __init__(self, feed: Feed[dict[str, Any]]) -> None:
+        self._feed, self._open, self._count = feed, True, 0
+        self._bodies: deque[dict[str, Any]] = deque()
+        self._came, loop = asyncio.Semaphore(0), asyncio.get_running_loop()
+
+        def woken() -> None:  # a change wakes one of the slots that wait
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._came.release)
+
+        feed.woken = woken
+
+    async def next(self) -> tuple[int, dict[str, Any]] | None:
+        """The next request and its number; None if no more will come."""
+        while True:
+            new = self._feed.take() if self._open else None
+            self._open = new is not None
+            self._bodies.extend(new or ())
+            if self._bodies:
+                self._count += 1
+                return self._count - 1, self._bodies.popleft()
+            if not self._open:
+                self._came.release()  # the others that wait end, too
+                return None
+            await self._came.acquire()

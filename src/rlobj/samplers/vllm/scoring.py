@@ -1,7 +1,6 @@
 """Log-probabilities of given tokens from a server, such as a teacher's.
 
-The server's weights are used as they are. A reader takes no lease, so a run that trains with the
-same server is not disturbed.
+The server's weights are used as they are.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from typing import Any, NamedTuple
 from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
 from rlobj.base.interleaved import own, whole
 from rlobj.objectives.tokens import MAX_LOGPROB
-from rlobj.samplers.types import Feed
+from rlobj.samplers.types import Feed, WeightsLost
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.responses import SCORING
 from rlobj.samplers.vllm.settings import ServerSettings
 
+_TRIES = 5
+"""Attempts to score sequences with a server that answers, and is gone before it has scored them."""
 _MINUS_INFINITY = -9999.0
 """vLLM's server sends this number for −inf, which JSON does not have."""
 _PROBES = (
@@ -59,10 +60,10 @@ class Reader(Connection):
             raise ConfigError(f"the server at {self.url} serves {root}, and before {self._root}")
         self._root, self.about = root, [{"dtype": dtype}]
 
-    def version(self) -> int:
-        """Return 0, after checking that the server answers and has the model that it had before."""
+    def state(self) -> tuple[int, int]:
+        """Return (0, 0) after checking that the server has the model that it had before."""
         self.join(None)
-        return 0
+        return 0, 0
 
     def ask(self, path: str, body: Any, key: str) -> Any:
         """Send a command, and return one part of the response."""
@@ -114,7 +115,7 @@ class ServerScorer:
             )
         with self._named():
             settings = ServerSettings(url=url, timeout=timeout, patience=patience)
-            self._fleet = Fleet(settings, None, "", Reader)
+            self._fleet = Fleet(settings, None, Reader)
         self._node: Any = self._fleet.nodes[0]
 
     @property
@@ -161,8 +162,11 @@ class ServerScorer:
                     f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
                 )
             settings = SCORING | {"prompt_logprobs": top}
-            bodies = Feed.whole([{"prompt": ids, **settings} for ids in prompts])
-            self._fleet.complete(bodies, arrived, 0)
+            for left in reversed(range(_TRIES)):
+                bodies = Feed.whole([{"prompt": ids, **settings} for ids in prompts])
+                with contextlib.suppress(*(WeightsLost,) * bool(left)):
+                    self._fleet.complete(bodies, arrived, 0)
+                    break
             self._check_values(sequences, [[s.logprob for s in tokens] for tokens in scores])
         return [score for tokens in scores for score in tokens]
 

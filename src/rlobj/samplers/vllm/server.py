@@ -154,18 +154,6 @@ class Server:
 
     def __enter__(self) -> Server:
         self._claim()  # the log of this port may be that of a server that runs
-        self.log.unlink(missing_ok=True)
-        self.restart()
-        return self
-
-    def restart(self) -> None:
-        """Start the server, after ending what is left of an earlier one.
-
-        Raises:
-            ConfigError: another program listens on the port.
-        """
-        self.stop()
-        self._claim()
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -175,7 +163,7 @@ class Server:
         environment |= {"VLLM_NO_USAGE_STATS": "1"}
         if vllm_on_cpu():
             environment["TORCHDYNAMO_DISABLE"] = "1"  # it takes seconds and needs a C++ compiler
-        with self.log.open("ab") as log:
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
                 env=environment,
@@ -184,6 +172,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches only this process, which stops it
             )
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import shutil
 import socket
 import tempfile
@@ -24,7 +23,7 @@ from rlobj.base.ports import free_port
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection, ServerGone
-from rlobj.samplers.vllm.fleet import Fleet
+from rlobj.samplers.vllm.fleet import Fleet, state
 from rlobj.samplers.vllm.settings import ServerSettings
 
 _DAY = 86400.0
@@ -35,7 +34,7 @@ class Transfer:
     """Sends weights to the servers of a fleet.
 
     Args:
-        fleet: the servers; `living` are afterwards those that loaded the weights.
+        fleet: the servers; `living` are afterwards those that have the weights.
         settings: transport, and the address for broadcasts.
     """
 
@@ -48,32 +47,21 @@ class Transfer:
         """Send weights to all servers that answer, by files if all of them can read them.
 
         Raises:
-            WeightsLost: servers ended meanwhile; it may succeed when it is repeated.
+            WeightsLost: a server ended meanwhile; it may succeed when it is repeated.
             RunError: no server answers in time, or one cannot load the weights.
         """
-        fleet = self._fleet
-        for node in fleet.nodes:
-            node.holder = node.holder or f"{secrets.token_hex(8)} process-{os.getpid()}"
-        nodes = fleet.join()
-        fleet.living = list(nodes)
-        joined = self._group is not None
-        try:
-            with self._folder() as folder:
-                if self._by_file(nodes, folder):
-                    _store(weights, folder)
-                    with self._paused(nodes):
-                        self._call(nodes, "rlobj_load_files", str(folder), version)
-                else:
-                    self._broadcast(nodes, weights, version)
-        except RunError as error:
-            if fleet.living == nodes and not joined:  # no server is gone: it would fail again
-                raise
-            raise WeightsLost("a server ended while it got weights (", error, ")") from error
-        if not fleet.living:
-            raise fleet.lost()
+        nodes, self._fleet.living = self._fleet.join(), {}
+        with self._folder() as folder:
+            if self._by_file(nodes, folder):
+                _store(weights, folder)
+                with self._paused(nodes):
+                    self._call(nodes, "rlobj_load_files", str(folder), version)
+            else:
+                self._broadcast(nodes, weights, version)
+        self._fleet.living = self._fleet.each(nodes, state)
 
     def _call(self, nodes: list[Connection], method: str, *arguments: Any) -> list[list[Any]]:
-        """Call a method of the servers' workers; leave out servers that are gone."""
+        """Call a method of the servers' workers."""
         answers = self._fleet.each(nodes, lambda node: node.call(method, *arguments, long=True))
         return list(answers.values())
 
@@ -106,21 +94,26 @@ class Transfer:
     ) -> None:
         held, self._group = self._group, None  # of no use after a failure
         group = held[1] if held and held[0] == nodes else self._open(nodes)
-        with self._paused(nodes):
-            self._with_servers(
-                lambda: self._call(nodes, "rlobj_receive", version), lambda: group.send(weights)
-            )
-        self._group = (nodes, group) if self._fleet.living == nodes else None
+        try:
+            with self._paused(nodes):
+                self._with_servers(
+                    lambda: self._call(nodes, "rlobj_receive", version), lambda: group.send(weights)
+                )
+        except RunError as error:
+            if held is None:  # no server has left the group: it would fail again
+                raise
+            raise WeightsLost("a server ended while it got weights (", error, ")") from error
+        self._group = nodes, group
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
         """Create an empty folder in shared memory, and delete it afterwards.
 
-        What a killed trainer left is replaced if it was the same run, and deleted after a day.
+        What a killed trainer of these servers left is replaced; of others, deleted after a day.
         """
         shared = Path("/dev/shm")
         base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-        name = hashlib.sha256(self._fleet.nodes[0].holder.encode()).hexdigest()[:16]
+        name = hashlib.sha256(repr(self._settings.urls).encode()).hexdigest()[:16]
         folder = base / f"rlobj-{os.getuid()}-{name}"
         for left in base.glob(f"rlobj-{os.getuid()}-*"):
             if left == folder or left.stat().st_mtime < time.time() - _DAY:

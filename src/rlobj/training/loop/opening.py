@@ -15,7 +15,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import torch
 
@@ -122,7 +121,7 @@ def open_trainer(
         learner.hints = hints
         learner.judge = judge(config, inputs, policy.tokenizer)
         with opening("opening the sampler"):
-            sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial, run)
+            sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial)
             if sampler is not inputs.sampler:
                 stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, [*train, *test], stack)
@@ -252,7 +251,7 @@ def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | No
 
 
 def _sampler(
-    config: RunConfig, policy: Policy, parallel: Parallel, initial: InitialPolicy, run: RunFolder
+    config: RunConfig, policy: Policy, parallel: Parallel, initial: InitialPolicy
 ) -> Sampler:
     """The engine that draws responses, as configured.
 
@@ -261,7 +260,6 @@ def _sampler(
         policy: the policy, before training.
         parallel: the processes.
         initial: the policy before training; weights come with the first sync.
-        run: takes the lease of a server.
     """
     settings = config.sampling
     if settings.engine == "object":
@@ -279,10 +277,7 @@ def _sampler(
             own_copy=apart,
         )
     inner, primary = without_adapters(policy.model), parallel.rank == 0
-    holder = f"{run.id} {quote(str(run.path.resolve()))}"
-    return vllm_sampler(
-        config, initial.source, policy.tokenizer, inner, primary=primary, holder=holder
-    )
+    return vllm_sampler(config, initial.source, policy.tokenizer, inner, primary=primary)
 
 
 def _conversations(
