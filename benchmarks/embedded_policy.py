@@ -37,7 +37,6 @@ from rlobj.data.problems import Problem
 from rlobj.data.scratchpad import MARK, derivation
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import ALPHABETS, build_policy, build_tokenizer
-from rlobj.models.loading import no_bars
 
 
 @dataclass(frozen=True)
@@ -226,8 +225,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder, for a folder a task")
     out = parser.parse_args().out
     for task, recipe in RECIPES.items():
-        with no_bars():
-            trained_policy(task, recipe).save_pretrained(out / task)
+        trained_policy(task, recipe).save_pretrained(out / task)
         build_tokenizer(ALPHABETS[task]).save_pretrained(out / task)
 
 

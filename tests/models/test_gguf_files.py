@@ -131,29 +131,6 @@ def test_a_file_is_converted_once_and_processes_wait_for_each_other(
     assert len({*folders}) == 2
 
 
-@pytest.mark.parametrize("harm", ["a bit", "a file", "all files", "the manifest"])
-def test_a_damaged_folder_is_made_again(empty_cache, tmp_path, caplog, harm):
-    save_gguf(tmp_path / "m.gguf")
-    folder = Path(dense_folder(str(tmp_path / "m.gguf")))
-    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
-    if harm == "a bit":
-        flipped = bytearray(whole["model.safetensors"])
-        flipped[-2] ^= 64  # of an exponent
-        (folder / "model.safetensors").write_bytes(flipped)
-    elif harm == "all files":
-        shutil.rmtree(folder)
-        folder.mkdir()
-    else:
-        name = "tokenizer_config.json" if harm == "a file" else "gguf-manifest"
-        (folder / name).unlink()
-    assert dense_folder(str(tmp_path / "m.gguf")) == str(folder)
-    assert f"{folder} is damaged" in caplog.text
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
-    caplog.clear()
-    assert dense_folder(str(tmp_path / "m.gguf")) == str(folder)
-    assert not caplog.text
-
-
 def test_a_long_name_and_a_cache_that_cannot_be_written(empty_cache, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_files, "_make_dense", lambda file, folder: empty_model(folder))
     save_gguf(file := tmp_path / f"{'日本語' * 27}.gguf")
@@ -161,10 +138,6 @@ def test_a_long_name_and_a_cache_that_cannot_be_written(empty_cache, tmp_path, m
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/x")
     with pytest.raises(RunError, match=r"cannot write /proc/x/rlobj/gguf.*XDG_CACHE_HOME=/tmp"):
         dense_folder(str(file))
-
-
-def test_other_names_stay_as_they_are():
-    assert dense_folder("owner/name") == "owner/name"
 
 
 @pytest.mark.parametrize(
@@ -270,21 +243,6 @@ def test_a_run_from_the_file_is_one_from_its_folder(tiny, rows, tmp_path, capsys
     tiny.with_name("gone").rename(tiny)
 
 
-def test_a_run_with_a_function_is_resumed_without_its_file(tiny, rows, tmp_path):
-    def right(response, answer, **_):
-        return float(response == answer)
-
-    settings = {name: value for name, value in QUICK.items() if name != "rewards"}
-    options = {"data": rows, "reward": right, "out": tmp_path / "run", "settings": settings}
-    rlobj.train("grpo", model=str(tiny), **options)
-    tiny.rename(tiny.with_name("gone"))
-    try:
-        done = rlobj.resume(tmp_path / "run", reward=right, settings={"training.steps": 2})
-    finally:
-        tiny.with_name("gone").rename(tiny)
-    assert done.steps == 2
-
-
 @pytest.mark.parametrize("base", ["adapters", "a reference"])
 @pytest.mark.parametrize("fate", ["changed", "gone"])
 def test_a_run_that_still_needs_the_file_is_resumed_only_with_the_same_one(
@@ -334,14 +292,3 @@ def test_an_evaluation_of_the_file_is_one_of_any_folder_with_its_weights(tiny, t
     )
     assert first.rows == second.rows
     assert differences(first.settings, second.settings) == []
-
-
-def test_the_screen_of_an_evaluation_names_the_file_and_not_its_folder_in_the_cache(tiny):
-    class Heard(rlobj.EvaluationCallback):
-        def ready(self, facts):
-            self.policy = facts["policy"]
-
-    evaluate(
-        str(tiny), on=ROWS, n=1, max_tokens=1, template="{prompt}", callback=(heard := Heard())
-    )
-    assert heard.policy.startswith(f"{tiny}, ")

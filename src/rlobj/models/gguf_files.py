@@ -7,8 +7,6 @@ The weights in it are dense and float32, so everything that takes a model folder
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 from pathlib import Path
 from typing import Any
@@ -20,17 +18,12 @@ from rlobj.base.folders import lock_folder
 from rlobj.base.paths import path_of
 from rlobj.base.weights import load_complete
 from rlobj.models.location import is_gguf, require_model
-from rlobj.runs.manifest import damage, write_manifest
 
 logger = logging.getLogger(__name__)
 
 _STORED_AS = "gguf-type"
 """Names the data type of the weights in the GGUF file, such as Q4_1. It is no file of the model,
 so that an evaluation of the folder has the identity of one without it."""
-_MANIFEST = "gguf-manifest"
-"""As in checkpoints; no file of the model either."""
-
-
 _OTHER_DISK = ". Choose a disk with room: XDG_CACHE_HOME=/tmp/cache in the environment"
 
 
@@ -39,7 +32,6 @@ def dense_folder(name: str) -> str:
 
     The first use makes it, which takes a minute or more and 4 bytes per parameter on the disk. Its
     name has the digest of the file and the version of transformers. Other processes wait meanwhile.
-    A folder that does not fit its manifest any more is made again.
 
     Raises:
         ConfigError: as `require_model`; transformers cannot read the file.
@@ -55,31 +47,21 @@ def dense_folder(name: str) -> str:
     root = user_cache_path("rlobj", appauthor=False) / "gguf"
     stem = file.stem.encode()[:100].decode(errors="ignore")  # a name has at most 255 bytes
     folder = root / f"{stem}-{model_digest(file)}-{transformers.__version__}"
-    if _damage(folder) is None:
+    if folder.is_dir():  # it appears when it is complete
         return str(folder)
     with reported(RunError, f"cannot write {root}", OSError, advice=_OTHER_DISK):
         root.mkdir(parents=True, exist_ok=True)
     with lock_folder(root, "writing to", wait=True):
-        if (problem := _damage(folder)) is not None:
-            if folder.is_dir():
-                logger.warning("%s is damaged (%s): it is made again", folder, problem)
-                remove(folder)
+        if not folder.is_dir():
             logger.warning("first use of %s: its weights are made dense in %s", file, folder)
             made = root / ".unfinished"
             remove(made)  # of a process that was killed
             try:
                 _make_dense(file.absolute(), made)
-                write_manifest(made, _MANIFEST)
                 settle(made, folder)
             finally:
                 remove(made)
     return str(folder)
-
-
-def _damage(folder: Path) -> str | None:
-    """Describe what is damaged in a folder of the cache; None if nothing is."""
-    required = ("config.json", "*.safetensors", "tokenizer*")
-    return damage(folder, required=required, manifest=_MANIFEST)
 
 
 def stored_as(folder: str) -> dict[str, str]:
@@ -111,15 +93,14 @@ def _make_dense(file: Path, folder: Path) -> None:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rlobj.models.loading import loading, no_bars
+    from rlobj.models.loading import loading
 
     source = pretrained(str(file))
     options: dict[str, Any] = {"gguf_file": source["gguf_file"], "dtype": torch.float32}
     if hasattr(transformers, "GgufConfig"):  # else a GPU's kernels may keep them quantized
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    bars = contextlib.redirect_stderr(io.StringIO())  # transformers has no switch for this one
     # No random number is used up: the first run is like later ones.
-    with loading(str(file)), torch.random.fork_rng(devices=[]), no_bars(), bars:
+    with loading(str(file)), torch.random.fork_rng(devices=[]):
         tokenizer: Any = AutoTokenizer.from_pretrained(**source)
         with reported(ConfigError, str(file), ConfigError):
             model = load_complete(AutoModelForCausalLM, str(file.parent), **options)
@@ -132,7 +113,7 @@ def _make_dense(file: Path, folder: Path) -> None:
         vars(model).pop(name, None)
     vars(model.config).pop("quantization_config", None)
     errors = (OSError, SafetensorError)
-    with reported(RunError, f"cannot write {folder}", *errors, advice=_OTHER_DISK), no_bars():
+    with reported(RunError, f"cannot write {folder}", *errors, advice=_OTHER_DISK):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / _STORED_AS).write_text(kind)

@@ -1,11 +1,10 @@
-"""The manifest of a checkpoint, or of another folder: size in bytes and CRC-32 of every file."""
+"""The manifest of a checkpoint: size in bytes and CRC-32 of every file."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
@@ -19,9 +18,9 @@ _READ: set[tuple[str, int, int, int]] = set()
 """Files that this process has read and found intact: path, time of the last change, size, CRC."""
 
 
-def write_manifest(place: Path, name: str = _NAME) -> None:
+def write_manifest(place: Path) -> None:
     """Write the manifest of the files in a folder."""
-    manifest = place / name
+    manifest = place / _NAME
     files = sorted(file for file in place.rglob("*") if file.is_file() and file != manifest)
     listed = {str(file.relative_to(place)): [file.stat().st_size, _crc(file)] for file in files}
     manifest.write_text(json.dumps(listed, indent=1), encoding="utf-8")
@@ -37,22 +36,18 @@ def require_sound(checkpoint: Path, within: str = "") -> None:
         raise ConfigError(f"{checkpoint} is damaged ({problem}): name another checkpoint")
 
 
-def damage(
-    checkpoint: Path, within: str = "", required: Sequence[str] = _REQUIRED, manifest: str = _NAME
-) -> str | None:
+def damage(checkpoint: Path, within: str = "") -> str | None:
     """Describe the first damaged file of a checkpoint; None if all files are intact.
 
     Args:
         checkpoint: its folder.
         within: only files in this folder of it.
-        required: patterns of files that there must be.
-        manifest: the name of the manifest.
     """
     try:
-        listed = parse_json(read_whole(checkpoint / manifest))
-        for pattern in required:
+        listed = parse_json(read_whole(checkpoint / _NAME))
+        for pattern in _REQUIRED:
             if not fnmatch.filter(listed, pattern):
-                return f"{manifest} lists no {pattern}"
+                return f"{_NAME} lists no {pattern}"
         for name in fnmatch.filter(listed, f"{within}*"):
             (size, crc), file = listed[name], checkpoint / name
             if not file.is_file():
@@ -63,7 +58,7 @@ def damage(
                 return f"{name} has changed since it was written"
             _READ.add(stamp)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return f"{manifest}: {error}"
+        return f"{_NAME}: {error}"
     return None
 
 
