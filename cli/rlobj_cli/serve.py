@@ -6,14 +6,12 @@ import math
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.files import last_lines
 from rlobj.reporting.terminal import Screen, importing, working
 from rlobj_cli.screen.console import calm_libraries
 
@@ -78,22 +76,12 @@ def serve(
             console.print("\nStopping the server.")
 
 
-def _last_line(log: Path) -> str:
-    """The newest line of a log, without control characters; empty before the first."""
-    try:
-        text = "\n".join(last_lines(log)[-20:])
-    except OSError:
-        return ""
-    lines = [line.strip() for line in Text.from_ansi(text).plain.splitlines()]
-    return next((line for line in reversed(lines) if line), "")
-
-
 def _run(console: Console, server: Server, model: str, notes: Mapping[str, str]) -> None:
     """Wait until the server answers, and say how to use it, with notes about the model by name."""
     started = time.monotonic()
     console.print(Text.assemble(("rlobj serve", "bold"), f"  {model}"))
     console.print(Text(f"vLLM starts; its log is {server.log}", style="dim"), soft_wrap=True)
-    with working(console, "starting", lambda: _last_line(server.log)):
+    with working(console, "starting"):
         server.wait(math.inf)
     key = "the value of RLOBJ_API_KEY"
     if server.key_path is not None:

@@ -9,12 +9,11 @@ from screens import console, text_of
 from rlobj.reporting.terminal import importing, number, working
 
 
-def test_working_shows_the_time_and_the_newest_line() -> None:
+def test_working_shows_the_time() -> None:
     screen = console(terminal=True)
-    with working(screen, "starting", lambda: "shard 3 of 9"):
+    with working(screen, "starting"):
         time.sleep(0.05)
     assert "starting, 0 s" in text_of(screen)
-    assert "shard 3 of 9" in text_of(screen)
 
 
 def test_importing_is_one_line_on_stderr_with_what_is_not_imported_yet(capsys) -> None:

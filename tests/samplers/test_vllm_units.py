@@ -138,30 +138,6 @@ def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(monkeypatch):
     assert not server.alive()
 
 
-@needs_vllm
-def test_a_server_that_fails_is_told_with_its_first_error(monkeypatch):
-    server = Server("model", port=free_port())
-    cause = "ValueError: Following weights were not initialized from checkpoint: {'a.weight'}"
-    server.log.write_text(
-        "\n".join(
-            [
-                "(APIServer pid=1) WARNING 11-27 [utils.py:2] failed with error current limit",
-                f"(Worker pid=2) ERROR 11-27 01:27:54 [executor.py:953] {cause}",
-                *["  File x, line 1"] * 99,
-                "RuntimeError: Engine core initialization failed. See root cause above.",
-            ]
-        )
-    )
-    monkeypatch.setattr(server, "_process", ended := subprocess.Popen(["true"]))
-    ended.wait()
-    try:
-        with pytest.raises(RunError, match="ended before it was ready") as found:
-            server.wait(30)
-    finally:
-        server.stop()
-    assert cause in str(found.value)
-
-
 # Transports of weights.
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Self, TextIO, TypeVar, cast
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
@@ -76,23 +76,16 @@ def shown_lines(text: str) -> str:
 
 
 @contextlib.contextmanager
-def working(console: Console, doing: str, news: Callable[[], str] = str) -> Iterator[None]:
-    """Show what is going on and for how many seconds; only on a terminal, and removed at the end.
-
-    Args:
-        console: the screen.
-        doing: what is going on.
-        news: called four times per second for a line to show below; "" = no line.
-    """
+def working(console: Console, doing: str) -> Iterator[None]:
+    """Show what is going on and for how many seconds, on a terminal and until the end."""
     if not console.is_interactive:
         yield
         return
     spinner, began = Spinner("dots", style="cyan"), time.monotonic()
 
-    def shown() -> Group:
+    def shown() -> Spinner:
         spinner.update(text=Text(f"{doing}, {time.monotonic() - began:.0f} s"))
-        line = Text(f"  {news()}", style="dim", no_wrap=True, overflow="ellipsis")
-        return Group(spinner, *([line] if line.plain.strip() else []))
+        return spinner
 
     with Live(
         get_renderable=shown,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import secrets
 import signal
 import socket
@@ -39,8 +38,8 @@ _ARGUMENTS = (
     "config",
 )
 """Arguments that rlobj sets itself, or with which a sync would miss workers."""
-_CAUSE = re.compile(r"\) ERROR .*\] (\w+(?:Error|Exception): .*)")
-"""The error of a process of vLLM in the log; what follows says that there was one."""
+_SHOWN = 40
+"""Lines of the log in an error message: the first error of vLLM's processes is not the last."""
 _CLOSED = 10.0
 """Seconds without an open port after which a server that was ready counts as ended."""
 
@@ -262,8 +261,4 @@ class Server:
             return False
 
     def _tail(self) -> str:
-        """The end of the log; before it the error of the first process that failed."""
-        lines = last_lines(self.log)
-        causes = [match[1] for line in lines if (match := _CAUSE.search(line))]
-        cause = f"{causes[0]}\n" if causes else ""
-        return f"{cause}the end of {self.log}:\n" + "\n".join(lines[-15:])
+        return f"the end of {self.log}:\n" + "\n".join(last_lines(self.log)[-_SHOWN:])
