@@ -123,6 +123,7 @@ class RandomSampler:
     """
 
     dtype: torch.dtype | None = None
+    same_tensors = False
 
     def __init__(self, lengths: Sequence[int], group: int, vocabulary: int, dead: float = 0.0):
         self.lengths, self.group, self.vocabulary = lengths, group, vocabulary
@@ -162,6 +163,9 @@ class RandomSampler:
     def received(self) -> Received:
         """Nothing is kept."""
         return Received(self.version, None)
+
+    def live(self, part: int | None = None) -> None:
+        """Nothing is kept."""
 
     def sleep(self) -> None:
         """Nothing to free."""

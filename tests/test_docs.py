@@ -401,12 +401,11 @@ def test_metrics_named_on_pages_are_written(tmp_path):
     assert not {name for name in without if "accuracy" in name}
     written |= without
     assert {name for name in written | more if not _documented(name)} == {"step"}
-    vllm = {"sampler/lag", "sampler/lag_error"}  # test_sync_guard.py
     groups = "reward|eval|policy|objective|tokens|time|train|response|sampler|advantage|clip|prob"
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         named = set(re.findall(rf"`((?:{groups})/\w+)`", text))
-        assert named <= written | vllm, f"{page.name}: {named - written - vllm}"
+        assert named <= written, f"{page.name}: {named - written}"
 
 
 def test_no_page_contains_a_local_path():

@@ -16,9 +16,9 @@ from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Response, Sampler, SamplingSettings, Sent
+from rlobj.samplers.syncing import compare
 from rlobj.samplers.vllm import installed
 from rlobj.scoring import score_samples
-from rlobj.training.rollouts.weight_checks import compare
 
 TOLERANCE = 1e-4
 """Largest |Δ log-prob| in float32, nats."""

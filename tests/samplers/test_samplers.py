@@ -24,15 +24,14 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from transformers.cache_utils import DynamicLayer
 from transformers.integrations import sdpa_attention
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import SamplingSettings, Sent, TransformersSampler
 from rlobj.samplers.caches import RoomyLayer, give_room
+from rlobj.samplers.syncing import compare
 from rlobj.samplers.transformers import draw, truncate
 from rlobj.samplers.types import Feed, Request
-from rlobj.training.rollouts.weight_checks import compare
 
 CHARACTERS = ["<pad>", "<eos>", *"abcdefghij0123456789"]
 EOS = 1
@@ -309,15 +308,6 @@ def test_rows_that_leave_make_place_for_the_last_ones_in_place(large):
         assert grown(plain, roomy) == before
 
 
-def test_rows_of_a_cache_are_repeated_in_any_order(large):
-    plain, roomy = cached(rows=3, length=5)
-    grown(plain, roomy)
-    for order in ([2, 0, 0, 1, 2], [1, 0, 4], [2, 1]):
-        for cache in (plain, roomy):
-            cache.reorder_cache(torch.tensor(order))
-        grown(plain, roomy)
-
-
 def test_keys_are_not_copied_for_each_query_head_when_a_token_is_drawn(tokenizer, monkeypatch):
     usual, copied = sdpa_attention.repeat_kv, []
 
@@ -366,13 +356,6 @@ def test_newer_names_of_the_cache_are_used_alone(tokenizer, monkeypatch):
 
     monkeypatch.setattr(model, "forward", forward)
     assert drawn(TransformersSampler(model, tokenizer), 4) == expected
-
-
-def test_a_small_cache_stays_as_it_is():
-    cache = DynamicCache()
-    cache.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)
-    give_room(cache, 40)
-    assert type(cache.layers[0]) is DynamicLayer
 
 
 def test_greedy_takes_the_argmax_for_one_prompt_and_in_a_batch(any_model, large, tokenizer):
@@ -523,11 +506,3 @@ def test_logits_that_are_not_finite_raise_an_error(sampler, temperature):
         sampler.model.lm_head.weight[3, 0] = math.nan
     with pytest.raises(RunError, match="not finite"):
         drawn(sampler, 1, temperature=temperature)
-
-
-@pytest.mark.parametrize(
-    "change", [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"min_p": 2}, {"stop": [""]}]
-)
-def test_settings_out_of_range_are_refused(change):
-    with pytest.raises(ConfigError):
-        SamplingSettings(max_tokens=4, **change)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import random
-import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,27 +186,6 @@ def test_responses_depend_only_on_prompt_and_seed(tied):
     assert tokens(list(range(len(ids)))[::-1], 4) == together
     assert tokens([5], 4)[5] == together[5]
     assert tokens([5], 2)[5] == together[5][:2]
-
-
-@pytest.mark.slow
-def test_each_response_is_told_of_when_it_ends(tied):
-    _, sampler = tied
-    told: dict[int, tuple[float, Any]] = {}
-    settings = SamplingSettings(max_tokens=40)
-    inputs = prompts() * 30  # more than the engine runs at a time
-    drawn = sampler.sample(
-        inputs,
-        count=2,
-        settings=settings,
-        seeds=range(len(inputs)),
-        done=lambda index, samples: told.__setitem__(index, (time.monotonic(), samples)),
-    )
-    assert [told[index][1] for index in range(len(inputs))] == drawn
-    times = [at for at, _ in told.values()]
-    assert len(set(times)) > 10
-    assert times == sorted(times)
-    lengths = [max(len(each.tokens) for each in samples) for _, samples in told.values()]
-    assert lengths[0] < lengths[-1]  # short responses do not wait for long ones
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from served import ONE_PROCESS, READY, Served, command_line, gone, session
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
-    check_long_prompts,
     draw,
     gap,
     jitter,
@@ -33,6 +32,8 @@ from vllm_tools import (
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.models.embedded import build_tokenizer
+from rlobj.samplers import Sent
+from rlobj.samplers.syncing import compare_live
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
@@ -165,13 +166,6 @@ def test_no_endpoint_answers_without_the_key(served, model):
     assert gap(model, draw(sampler)) < TOLERANCE
 
 
-@pytest.mark.slow
-def test_error_for_another_model_names_the_difference(served, model):
-    model.config.num_hidden_layers = 3
-    with pytest.raises(ConfigError, match="num_hidden_layers is 2 there and 3 here"):
-        sampler_for(served, model)
-
-
 # Sampling and weights.
 
 
@@ -194,30 +188,16 @@ def check_syncs(served: Served, model: Any, transport: str) -> None:
         samples = draw(sampler)
         assert gap(model, samples) < TOLERANCE
         assert {sample.weight_version for sample in samples} == {version}
+    sent, others = (Sent((name, x + more) for name, x in named(model)) for more in (0, 1))
+    assert len(dict(sent)) == len(dict(others))
+    live = sampler.live()
+    compare_live(sent.digests, live, 12)
+    with pytest.raises(RunError, match="has other values"):
+        compare_live(others.digests, live, 12)
     log = key_file(served.port).with_suffix(".log").read_text(encoding="utf-8")
     assert "Failed to load weights" not in log  # the tied head has no weights of its own
     left = f"rlobj-{os.getuid()}-*/*.safetensors"  # a trainer beside this test deletes its own
     wait_until(lambda: not list(Path("/dev/shm").glob(left)))
-
-
-@pytest.mark.slow
-def test_long_prompts_are_drawn_together_as_they_are_alone(served, model):
-    sampler = synced(served, model, 3)
-    check_long_prompts(sampler, model)
-
-
-@pytest.mark.slow
-def test_settings_reach_the_engine(served, model):
-    sampler = synced(served, model, 20)
-    assert gap(model, draw(sampler, temperature=0.6), temperature=0.6) < TOLERANCE
-    greedy = draw(sampler, temperature=0)
-    assert {logprob for each in greedy for logprob in each.logprobs} == {0.0}
-    assert len(greedy) == 4 * len(prompts())
-    stopped = draw(sampler, temperature=2.0, stop=("5",), max_tokens=20)
-    assert [each for each in stopped if each.text.endswith("5")]
-    assert not [each for each in stopped if "5" in each.text[:-1]]
-    narrow = draw(sampler, top_k=2, min_p=0.01, top_p=0.99)
-    assert min(logprob for each in narrow for logprob in each.logprobs) > -4.7  # ln of min_p
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import torch
 
 from rlobj.base.errors import RunError
 from rlobj.samplers import Digest, Live, Received, Sent
+from rlobj.samplers.syncing import Synchronizer, compare, compare_live
 from rlobj.samplers.weights import PARTS, columns, digest
-from rlobj.training.rollouts.weight_checks import Held, compare, compare_live
 
 LAYERS = {f"layers.{i}.weight": torch.randn(7, 5) for i in range(3)}
 
@@ -66,11 +66,11 @@ def test_a_tensor_that_was_replaced_on_its_way_gets_a_digest_of_its_own():
         assert (arrived.digests[name] == digest(tensor)) == ("1" not in name)
 
 
-def held(version, weights, live, whole=True):
-    """What was sent, and an engine that fuses a and b and knows layer 3 by another name."""
+def checked(weights, live, whole=True, ordered=()):
+    """Compare what was sent with an engine that fuses a and b, and knows layer 3 by other names."""
     sent = {name: digest(tensor) for name, tensor in weights.items()}
     tensors = {name: (name, digest(tensor)) for name, tensor in live.items()}
-    return Held(version, sent, Live(tensors, {"ab": ["a", "b"]}, whole))
+    return compare_live(sent, Live(tensors, {"ab": ["a", "b"]}, whole), 2, ordered)
 
 
 def engine(weights):
@@ -88,36 +88,34 @@ SOUND = engine(NEW)
 
 
 def test_fused_transposed_and_unknown_tensors_of_a_sound_engine_are_accepted():
-    compare_live(held(1, OLD, engine(OLD)), None)
-    compare_live(held(2, NEW, SOUND), held(1, OLD, engine(OLD)))
-    compare_live(held(2, NEW, {}), None)  # quantized
+    assert checked(NEW, SOUND) == {"layers.1.ab.w"}
+    assert checked(NEW, {}) == set()  # quantized
 
 
 @pytest.mark.parametrize(
     ("live", "message"),
     [
-        ({"layers.2.c.w": OLD["layers.2.c.w"]}, "layers.2.c.w: still has the values of version 1"),
+        ({"layers.2.c.w": OLD["layers.2.c.w"]}, "layers.2.c.w: has other values"),
         ({"layers.2.c.w": NEW["layers.2.c.w"] * 1.01}, "layers.2.c.w: has other values"),
         ({"layers.1.ab.w": SOUND["layers.1.ab.w"].flip(0)}, "has its values in another order"),
         ({"layers.2.c.w": SOUND["layers.1.ab.w"][:6]}, "layers.2.c.w: has other values"),
-        ({"experts.3.w": engine(OLD)["experts.3.w"]}, "layer 3: did not change"),
     ],
 )
 def test_every_fault_of_live_weights_has_its_own_message(live, message):
     with pytest.raises(RunError, match=message):
-        compare_live(held(2, NEW, {**SOUND, **live}), held(1, OLD, engine(OLD)))
+        checked(NEW, {**SOUND, **live})
 
 
-def test_shards_must_change_where_the_trainer_changed_and_only_there():
-    def shards(weights):
-        return {name: tensor[:3] for name, tensor in engine(weights).items()}
+def test_a_tensor_that_kept_its_order_before_keeps_it():
+    with pytest.raises(RunError, match=r"layers.2.c.w: has its values in another order"):
+        checked(NEW, SOUND, ordered=["layers.2.c.w"])
 
-    before = held(1, OLD, shards(OLD), whole=False)
-    compare_live(held(2, NEW, shards(NEW), whole=False), before)
-    with pytest.raises(RunError, match=r"layers.1.ab.w, layers.2.c.w: did not change"):
-        compare_live(held(2, NEW, shards(OLD), whole=False), before)
-    with pytest.raises(RunError, match=r"layers.2.c.w: changed without a reason"):
-        compare_live(held(1, OLD, shards(NEW), whole=False), before)
+
+def test_shards_have_the_values_together_and_padded_tensors_are_not_compared():
+    split = {**SOUND, "layers.2.c.w": NEW["layers.2.c.w"][[3, 4, 5, 0, 1, 2]]}
+    checked(NEW, {**split, "layers.1.ab.w": torch.zeros(14, 5)}, whole=False)
+    with pytest.raises(RunError, match=r"layers.1.ab.w, layers.2.c.w: has other values"):
+        checked(NEW, engine(OLD), whole=False)
 
 
 def test_equal_weights_are_accepted(sent):
@@ -154,3 +152,112 @@ def test_only_the_version_is_compared_for_a_shared_module(sent):
     compare({}, 4, Received(4, None))
     with pytest.raises(RunError, match="version 3"):
         compare({}, 4, Received(3, None))
+
+
+# Syncs.
+
+
+class Engine:
+    """Computes with a copy of what it gets, with 1 added to some values of the next copies."""
+
+    dtype, same_tensors = None, False
+
+    def __init__(self, wrong: slice | None = None) -> None:
+        self.wrong, self.asked = wrong, []
+
+    def sync(self, weights, version: int) -> None:
+        arrived = Sent(weights)
+        self.copies = {name: tensor.clone() for name, tensor in arrived}
+        if self.wrong is not None and version:
+            self.copies["layers.0.w"].view(-1)[self.wrong] += 1
+        self.answer = Received(version, arrived.digests)
+
+    def received(self) -> Received:
+        return self.answer
+
+    def live(self, part: int | None) -> Live:
+        self.asked.append(part)
+        copies = self.copies.items()
+        return Live({n: (n, digest(columns(self.read(t), part))) for n, t in copies})
+
+    def read(self, tensor):
+        return tensor
+
+
+class Transposed(Engine):
+    def read(self, tensor):
+        return tensor.t()
+
+
+def steps(engine, versions, monkeypatch, large=0):
+    """Syncs, each with the check before a rollout: of a matrix with 100 columns and a vector."""
+    monkeypatch.setattr("rlobj.samplers.syncing._LARGE", large)
+    names = {"layers.0.w": (50, 100), "layers.0.b": (7,)}
+    synchronizer = Synchronizer(engine, lambda: ((n, torch.randn(s)) for n, s in names.items()))
+    for version in versions:
+        synchronizer.push(version)
+        yield version
+        synchronizer.check()
+
+
+def test_all_is_read_first_and_when_a_version_is_sent_again_and_else_another_part(monkeypatch):
+    list(steps(engine := Engine(), [0, 1, 2, 2, 3], monkeypatch))
+    assert engine.asked == [None, 1, 1, 2, 2, 3, 3, None, 4, 5, 5]
+
+
+@pytest.mark.parametrize(("engine", "large"), [(Transposed(), 0), (Engine(), 5008)])
+def test_a_small_model_and_an_engine_with_another_order_are_always_read_whole(
+    monkeypatch, engine, large
+):
+    list(steps(engine, range(4), monkeypatch, large))
+    assert {*engine.asked} == {None}
+
+
+@pytest.mark.parametrize("column", [0, 42, 99])
+def test_a_column_that_is_wrong_after_every_sync_is_found_within_the_number_of_parts(
+    monkeypatch, column
+):
+    engine = Engine(slice(column, None, 100))
+    with pytest.raises(RunError, match=r"layers\.0\.w: has other values"):
+        list(steps(engine, range(PARTS + 1), monkeypatch))
+
+
+def test_a_tensor_that_is_wrong_after_a_sync_is_found_in_this_sync(monkeypatch):
+    synced = steps(Engine(slice(None)), range(9), monkeypatch)
+    assert next(synced) == 0
+    with pytest.raises(RunError, match=r"layers\.0\.w: has other values"):
+        next(synced)
+
+
+class Taking:
+    """A sampler that takes some weights and then fails, or takes no more."""
+
+    dtype, same_tensors = None, False
+
+    def __init__(self, count: int, error: bool) -> None:
+        self.count, self.error = count, error
+
+    def sync(self, weights, version: int) -> None:
+        for _ in zip(range(self.count), weights, strict=False):
+            pass
+        if self.error:
+            raise ValueError("of the sampler")
+
+    def received(self) -> None:
+        raise ValueError("of the sampler")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("error", [True, False])
+def test_every_rank_takes_all_weights_whatever_its_sampler_does(count, error):
+    taken = []
+
+    def weights():
+        for index in range(3):
+            taken.append(index)
+            yield f"{index}.weight", torch.zeros(2)
+
+    synchronizer = Synchronizer(Taking(count, error), weights)  # pyright: ignore
+    with pytest.raises(ValueError, match="of the sampler"):
+        synchronizer.push(1)
+    assert taken == [0, 1, 2]

@@ -188,7 +188,7 @@ def test_the_gap_is_that_of_a_step_with_a_scoring_pass(policy, tmp_path):
     )
     assert (of_policy.scored, of_sampler.scored) == (len(of_policy.rollout.responses), 0)
     names = [name for name in of_policy.line if name.startswith("sampler/")]
-    assert {"sampler/logprob_gap", "sampler/slope", "sampler/excess"} <= {*names}
+    assert {"sampler/logprob_gap", "sampler/slope"} <= {*names}
     for name in names:
         found, expected = of_sampler.line[name], of_policy.line[name]
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-6), name

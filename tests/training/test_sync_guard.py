@@ -44,7 +44,7 @@ def test_lora_is_synced_merged(tmp_path):
 @pytest.fixture(scope="module", params=[1 << 24, 0], ids=["read whole", "read in parts"])
 def opened(tmp_path_factory, request):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlobj.training.rollouts.weight_checks._LARGE", request.param)
+        patch.setattr("rlobj.samplers.syncing._LARGE", request.param)
         with open_trainer(vllm_config(), tmp_path_factory.mktemp("guard") / "run") as trainer:
             run_step(trainer)
             yield trainer
@@ -64,7 +64,6 @@ def test_sound_steps_agree_to_rounding(trainer):
         line = trainer.run.lines()[-1]
         assert abs(line["sampler/kl"]) < 1e-7
         assert line["sampler/logprob_gap"] < 2e-6
-        assert abs(line["sampler/lag"]) < 0.02
 
 
 def skipped(sync, weights, version):
@@ -117,8 +116,8 @@ def stale_head(load, now, before):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (one_version_old, r"lm_head.weight \(packed\).*: still has the values of version \d"),
-        (stale_head, r"^  lm_head.weight \(packed\): still has the values of version \d"),
+        (one_version_old, r"lm_head.weight \(packed\).*: has other values"),
+        (stale_head, r"^  lm_head.weight \(packed\): has other values"),
         (
             parts_exchanged,
             r"^  model.layers.1.mlp.gate_up_proj.weight.*: has its values in",
@@ -139,17 +138,6 @@ def test_a_fault_inside_the_engine_is_named_in_its_step(
         run_step(trainer)
 
 
-def test_log_probs_that_do_not_follow_the_weights_stop_the_run_in_two_steps(
-    trainer, engine, monkeypatch
-):
-    """The engine computes with a copy of its weights, and its own weights are right."""
-    monkeypatch.setattr("rlobj.training.rollouts.weight_checks.compare_live", lambda *_, **__: None)
-    monkeypatch.setattr("rlobj.training.rollouts.weight_checks.check_gap", lambda *_: None)
-    monkeypatch.setattr(engine, "reload_weights", lambda *, weights_iterator: [*weights_iterator])
-    with pytest.raises(RunError, match="does not use the weights of the last sync"):
-        [run_step(trainer) for _ in range(2)]
-
-
 def test_weights_that_change_between_sync_and_sampling_are_named(trainer, engine):
     engine.model_runner.get_model().model.norm.weight.data.mul_(1.02)
     with pytest.raises(RunError, match=r"  model.norm.weight: has other values"):
@@ -165,5 +153,5 @@ def test_another_temperature_inside_the_engine_is_named(trainer, engine, monkeyp
         return add(request)
 
     monkeypatch.setattr(batch, "add_request", add_request)
-    with pytest.raises(RunError, match=r"Its temperature is about 0\.9"):
+    with pytest.raises(RunError, match=r"Its temperature is 0\.9 times"):
         [run_step(trainer) for _ in range(2)]

@@ -103,6 +103,7 @@ class TransformersSampler:
     """
 
     dtype: torch.dtype | None = None
+    same_tensors = False
 
     def __init__(
         self,
@@ -209,6 +210,9 @@ class TransformersSampler:
     def received(self) -> Received:
         """Return the version and, if the module is a copy, the digests of the copied tensors."""
         return self._received
+
+    def live(self, part: int | None = None) -> None:
+        """Nothing: the module computes with the tensors that `received` tells of."""
 
     def sleep(self) -> None:
         """Do nothing: between calls the sampler holds no memory besides the module."""

@@ -20,7 +20,7 @@ from rlobj.samplers.response import Response
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rlobj.samplers.weights import Received
+    from rlobj.samplers.weights import Live, Received
 
 
 Item = TypeVar("Item")
@@ -200,6 +200,8 @@ class Sampler(Protocol):
 
     dtype: torch.dtype | None
     """The dtype in which `sync` expects weights; None = the trainer's dtype."""
+    same_tensors: bool
+    """Whether `sync` receives the trainer's tensors in the engine's process, and not copies."""
 
     @property
     def context(self) -> int | None:
@@ -264,6 +266,14 @@ class Sampler(Protocol):
 
     def received(self) -> Received:
         """Ask the engine for the version and the digests of its weights."""
+        ...
+
+    def live(self, part: int | None = None) -> Live | None:
+        """Read the weights that the engine computes with; None if it cannot be asked.
+
+        Args:
+            part: of the columns of matrices, see `weights.columns`; None = all.
+        """
         ...
 
     def sleep(self) -> None:

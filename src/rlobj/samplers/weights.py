@@ -1,6 +1,6 @@
 """Digests of weights: of those that a trainer sends, and of those that a sampler has.
 
-`training.rollouts.weight_checks` compares them.
+`syncing` compares them.
 """
 
 from __future__ import annotations

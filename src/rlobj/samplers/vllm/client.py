@@ -40,6 +40,8 @@ class VllmServerSampler(VllmBase):
         RunError: no server answers.
     """
 
+    same_tensors = False
+
     def __init__(
         self,
         settings: ServerSettings,
@@ -89,10 +91,6 @@ class VllmServerSampler(VllmBase):
 
     def _responses(self, answer: Any) -> list[Completion]:
         return [_response(choice) for choice in sorted(answer["choices"], key=lambda c: c["index"])]
-
-    def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
-        entries = zip(tokens, answer["choices"][0]["prompt_logprobs"][start:], strict=True)
-        return [entry[str(token)]["logprob"] for token, entry in entries]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.

@@ -43,14 +43,13 @@ class VllmSampler(VllmBase):
         dtype: dtype of the weights and of the arithmetic.
         trust_remote_code: run Python code from the model's folder.
 
-    Attributes:
-        same_tensors: `sync` receives the trainer's tensors, and not copies of them.
-
     Raises:
         MissingExtra: vLLM is not installed.
         ConfigError: this version of vLLM is not supported, or vLLM refuses the settings.
         RunError: this process already has a VllmSampler that is not closed.
     """
+
+    same_tensors = True
 
     def __init__(
         self,
@@ -68,7 +67,6 @@ class VllmSampler(VllmBase):
             raise RunError("this process already has a VllmSampler; close it first")
         super().__init__(tokenizer, eos)
         self.dtype: torch.dtype | None = dtype
-        self.same_tensors = True
         self._cpu, settings = vllm_on_cpu(), settings.fitted()
         self._sleep_level: Any = 0 if self._cpu else settings.sleep_level
         self._asleep = False
@@ -145,10 +143,6 @@ class VllmSampler(VllmBase):
 
     def _responses(self, answer: Any) -> list[Completion]:
         return list(map(_response, answer.outputs))
-
-    def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
-        entries = zip(tokens, answer.prompt_logprobs[start:], strict=True)
-        return [entry[token].logprob for token, entry in entries]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.

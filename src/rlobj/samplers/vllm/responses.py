@@ -6,11 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.interleaved import own, whole
 from rlobj.samplers import types as samplers
 from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import Done, Feed, Mapped, Request, SamplingSettings
@@ -252,19 +250,6 @@ class VllmBase(ABC):
             lambda i, answer: collected.add(i, self._responses(answer)),
         )
 
-    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-        """Compute log π at temperature 1 of all response tokens of (prompt, response) pairs."""
-        logprobs: dict[int, list[float]] = {}
-
-        def arrived(index: int, answer: Any) -> None:
-            prompt, response = sequences[index]
-            values, mark = self._scores(answer, len(prompt), whole(response)), own(response)
-            logprobs[index] = values if mark is None else [*compress(values, mark)]
-
-        prompts = [[*prompt, *whole(response)] for prompt, response in sequences]
-        self._send(Feed.whole([(ids, SCORING) for ids in prompts]), arrived)
-        return [value for index in range(len(prompts)) for value in logprobs[index]]
-
     @abstractmethod
     def _send(self, feed: Feed[EngineRequest], arrived: Callable[[int, Any], None]) -> None:
         """Have prompts answered; call `arrived` with the number of each one and its answer."""
@@ -272,7 +257,3 @@ class VllmBase(ABC):
     @abstractmethod
     def _responses(self, answer: Any) -> list[Completion]:
         """Read the responses to a prompt."""
-
-    @abstractmethod
-    def _scores(self, answer: Any, start: int, tokens: Sequence[int]) -> list[float]:
-        """Read the log-probabilities of a prompt's tokens from `start` on."""

@@ -26,8 +26,10 @@ from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
 from rlobj.runs.loss_metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
 from rlobj.runs.observed import POLICY, ObservedUpdate
+from rlobj.runs.sampler_metrics import sampler_gap
 from rlobj.runs.token_metrics import token_metrics
 from rlobj.samplers import Response
+from rlobj.samplers.gap import check_gap
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring.policy_scorer import depends_on_sequence_length
 from rlobj.settings.run_config import RunConfig
@@ -40,7 +42,6 @@ from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
-from rlobj.training.rollouts.weight_checks import SampleChecks
 
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
@@ -127,7 +128,6 @@ class Learner:
         self._renews = self._proxy.policy == "current" and "proxy_logprobs" in self._scored
         moved = self._renews or not needs.plan.isdisjoint({*CURRENT, *objective.divergences})
         self._rescores = moved and training.selection == "current"
-        self._samples = SampleChecks(config.sampling, autocast, self.comm)
         join = self._one_update and bool(self._scored)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, join)
         self.scorer = parallel.prepare(scorer, optimizer)
@@ -165,7 +165,7 @@ class Learner:
             self.state = self.objective.observe([table], self.state, self.comm)
         gap: Metrics = {}
         if self._scored:  # else the first update compares the log-probs of its forward passes
-            gap = self._samples.compare(vars(table), table.sampler_logprobs, self.state)
+            gap = self._gap(vars(table), table.sampler_logprobs)
         updates: list[Metrics] = []
         entropy, logprobs = table.entropy, table.logprobs.detach()
         for phase in self.objective.phases * self.config.training.passes:
@@ -279,11 +279,6 @@ class Learner:
             return None
         return lambda part: self.scores.teachers.at(batch.first_row + rows(part))
 
-    def logprobs(self, sequences: Sequences, **settings: Any) -> Tensor:
-        """log π of the response tokens under the present weights, [N]."""
-        with torch.no_grad():
-            return self.forward.columns(self.scorer, sequences, **settings)["logprobs"]
-
     def _finite(self, table: TokenBatch) -> bool:
         """Whether the policy's columns are finite on all ranks."""
         columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
@@ -387,18 +382,18 @@ class Learner:
 
         Args:
             samples: of this rank.
-            drawn: they were just drawn from the policy; else they are a selection of a rollout.
+            drawn: they were just drawn from the policy; else they are of a rollout.
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
         sequences = [(response.prompt, response.interleaved) for response in samples]
         with torch.no_grad():
-            columns = self.forward.columns(self.scorer, sequences, entropy=True, collision=True)
+            columns = self.forward.columns(self.scorer, sequences, entropy=True)
         sampler = torch.tensor([value for r in samples for value in r.logprobs]).to(
             columns["logprobs"]
         )
-        return self._samples.compare(columns, sampler, self.state, drawn=drawn, whole=drawn)
+        return self._gap(columns, sampler, drawn=drawn)
 
     def _compare_measured(
         self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
@@ -408,8 +403,28 @@ class Learner:
         sampler = torch.cat([part.sampler_logprobs for part in measured])
         if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):
             return {}
-        skipped = any_rank(len(sampler) < len(batch.table), self.comm)
-        return self._samples.compare(columns, sampler, self.state, whole=not skipped)
+        return self._gap(columns, sampler)
+
+    def _gap(
+        self, columns: Mapping[str, Any], sampler: Any, *, drawn: bool = False
+    ) -> dict[str, float]:
+        """The numbers of `sampler_gap`; if the samples are fresh, they are checked.
+
+        Args:
+            columns: the policy's logprobs and entropy of the samples' tokens [N].
+            sampler: log-probs by the sampler [N].
+            drawn: the samples were just drawn from the policy's present weights. A rollout was,
+                too, unless rollouts are sampled ahead.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        gap = sampler_gap(columns["logprobs"], sampler, self.comm, columns["entropy"])
+        settings, first = self.config.sampling, self.state.get("sampler_gap")
+        if drawn or not settings.async_depth:
+            check_gap(gap, settings.max_logprob_gap, self.autocast, first)
+            self.state["sampler_gap"] = first or gap["sampler/logprob_gap"]
+        return gap
 
 
 def _observed(

@@ -44,6 +44,7 @@ from rlobj.runs.sessions import (
     TRAINING_PROBLEMS,
 )
 from rlobj.samplers import Response, Sampler, TransformersSampler, derive_seed
+from rlobj.samplers.syncing import Synchronizer
 from rlobj.samplers.types import WeightsLost
 from rlobj.settings.resuming import changed, code_digest, recorded
 from rlobj.settings.run_config import RunConfig, settings_of
@@ -58,13 +59,11 @@ from rlobj.training.rollouts.collector import Collector
 from rlobj.training.rollouts.pipeline import Pipeline
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
-from rlobj.training.rollouts.weight_checks import Probes, Synchronizer
 from rlobj.training.trackers import log_metrics
 
-PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS, PROBE_START = 4, 8, 16, 8
+PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
 """Prompts per rank, samples of each and tokens per sample, that compare sampler and policy where no
-fresh rollout can. Those that are scored again after each sync follow only the last tokens of their
-prompt, and are one of each prompt in float32."""
+fresh rollout can."""
 _PUSHES = 5
 """Pushes in a row after each of which the sampler is lost again, until the run stops."""
 
@@ -96,7 +95,6 @@ class Trainer:
         digests: of code and problems, by the names of their changes.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
-        probes: sequences that show whether the sampler follows the policy.
         skips: counts updates and steps that changed nothing.
         recorder: what updates did to tokens, in records/ and tables/.
         watch: checks the metrics of each step; on the first rank.
@@ -133,7 +131,6 @@ class Trainer:
             lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
             exact=config.sampling.max_logprob_gap == "auto",
         )
-        self.probes = Probes(self.comm)
         self.watch = Watch(config)
         self.skips = Skips(self.run, self.comm, config.training.max_skipped)
         self.recorder = Recorder(self.run.path, config, self.policy.tokenizer, self.comm)
@@ -316,7 +313,8 @@ class Trainer:
                 write_samples(self.run.path, done, responses, kept, self.comm, names)
 
     def sync(self) -> None:
-        """The policy's weights into the sampler; then check that it samples from them.
+        """The policy's weights into the sampler; with rollouts ahead, check that it samples from
+        them.
 
         Raises:
             RunError: the sampler is lost, or does not hold the weights.
@@ -330,29 +328,15 @@ class Trainer:
             except WeightsLost as error:  # the rollout is sampled when a step takes it
                 logger.warning("%s. A rollout is sampled again, from version %d.", error, steps)
 
-        probes, score = self.probes, getattr(self.sampler, "score", None)
-
-        def exchange() -> tuple[list[Response], list[float]]:
-            """Fresh samples where they are needed, and the engine's log-probs of the probes."""
-            fresh: list[Response] = []
+        def fresh() -> list[Response]:
+            if not self.config.sampling.async_depth:  # the next rollout is fresh
+                return []
             with together(self.comm, "probing the sampler", survive=steps > 0):
-                if self.config.sampling.async_depth or (score and not probes.sequences):
-                    fresh = self._draw()
-                if score is None:
-                    return fresh, []
-                # The engine draws a token to score a sequence: the last one leaves room for it.
-                pairs = [(s.prompt[-PROBE_START:], s.tokens[:-1]) for s in fresh if s.tokens[1:]]
-                # No change of a float32 policy is lost in rounding: a few sequences show a lag.
-                every = PROBE_SAMPLES if self.learner.autocast is None else 1
-                probes.sequences = probes.sequences or pairs[::every]
-                return fresh, score(probes.sequences)
+                return self._draw()
 
-        fresh, engine = self.repeated(exchange, push=True)
-        if score is not None:
-            trainer = self.learner.logprobs(probes.sequences, temperature=1.0)
-            self.metrics |= probes.check(trainer, torch.tensor(engine))
-        if self.config.sampling.async_depth:  # rollouts are too old to be compared with the policy
-            self.learner.compare_samples(fresh, drawn=True)
+        samples = self.repeated(fresh, push=True)
+        if self.config.sampling.async_depth:
+            self.learner.compare_samples(samples, drawn=True)
 
     def _draw(self) -> list[Response]:
         """Some short samples of the first problems."""
