@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,7 @@ from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.result import EvaluationResult, without_empty
 from rlobj.evaluation.summary import BenchmarkResult, summarise
-from rlobj.rewards import MathVerifier
 from rlobj.runs.evaluation_samples import Samples
-
-logger = logging.getLogger(__name__)
-
-
-COMPARE_SECONDS = 1.0
-"""Time to compare two wrong answers; after it they count as two."""
-COMPARE_ALL_SECONDS = 60.0
-"""For all of them."""
 
 
 def summarise_folder(
@@ -83,41 +72,15 @@ def _benchmark_results(
 ) -> dict[str, BenchmarkResult]:
     """The benchmarks with graded responses."""
     problems = samples.problems()
-    kinds = {name: recorded["reward"]["kind"] for name, recorded in benchmarks.items()}
-    math = {name for name, kind in kinds.items() if kind in ("math", "math_verify")}
     results = {}
-    with _same_answer() if math else contextlib.nullcontext() as equal:
-        for name, recorded in benchmarks.items():
-            graded = GradedBenchmark.of(samples, name, problems.get(name, ()))
-            if graded.problems:
-                summary = summarise(graded, equal=equal if name in math else None)
-                settings = {**recorded, "verifier": ", ".join(graded.verifiers)}
-                results[name] = BenchmarkResult(graded, summary, without_empty(settings))
+    for name, recorded in benchmarks.items():
+        graded = GradedBenchmark.of(samples, name, problems.get(name, ()))
+        if graded.problems:
+            settings = {**recorded, "verifier": ", ".join(graded.verifiers)}
+            results[name] = BenchmarkResult(graded, summarise(graded), without_empty(settings))
     if not results:
         where = samples.path or "the evaluation"
         raise ConfigError(
             f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
         )
     return results
-
-
-@contextlib.contextmanager
-def _same_answer() -> Iterator[Callable[[str, str], bool]]:
-    """Whether two wrong answers are equal as mathematics, for the majority vote."""
-    left = COMPARE_ALL_SECONDS
-    with MathVerifier(COMPARE_SECONDS) as verifier:
-
-        def equal(a: str, b: str) -> bool:
-            nonlocal left
-            if left <= 0:
-                return False
-            verdict = verifier.compare(a, b)
-            left -= verdict.seconds
-            return verdict.correct is True
-
-        yield equal
-    if left <= 0:
-        logger.warning(
-            "comparing wrong answers took over %d s; the remaining ones are compared as text",
-            COMPARE_ALL_SECONDS,
-        )

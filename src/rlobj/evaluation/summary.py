@@ -21,7 +21,7 @@ from rlobj.evaluation.estimators import (
     standard_errors,
 )
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
-from rlobj.evaluation.votes import MAX_RESPONSES, Equal, Votes, count_votes
+from rlobj.evaluation.votes import MAX_RESPONSES, Votes, count_votes
 
 
 @dataclass(frozen=True)
@@ -227,12 +227,12 @@ class ProblemCounts:
     causes: tuple[str, ...]
 
     @classmethod
-    def of(cls, problem: GradedProblem, equal: Equal | None = None) -> ProblemCounts:
-        """Count the graded responses of a problem; `equal` as in `summarise`."""
+    def of(cls, problem: GradedProblem) -> ProblemCounts:
+        """Count the graded responses of a problem."""
         responses, grades = problem.responses, problem.grades
         return cls(
             counts=(len(grades), problem.correct, problem.undecided),
-            votes=count_votes(problem, equal),
+            votes=count_votes(problem),
             rewards=problem.rewards,
             lengths=tuple((response.length, response.grade.correct) for response in responses),
             cut=tuple(response.finish == "length" for response in responses),
@@ -243,19 +243,10 @@ class ProblemCounts:
         )
 
 
-def summarise(
-    graded: GradedBenchmark, *, equal: Equal | None = None, says_right: bool | None = None
-) -> BenchmarkSummary:
-    """Compute the numbers of one benchmark.
-
-    Args:
-        graded: problems with their graded responses.
-        equal: whether two wrong answers are the same, for maj@k; None = equal as text.
-        says_right: the grader says which responses are right; None = if its grades do.
-    """
-    counts = [ProblemCounts.of(problem, equal) for problem in graded.problems]
-    known_right = graded.says_right if says_right is None else says_right
-    return summarise_counts(graded.benchmark, counts, known_right)
+def summarise(graded: GradedBenchmark) -> BenchmarkSummary:
+    """Compute the numbers of one benchmark from its problems with their graded responses."""
+    counts = [ProblemCounts.of(problem) for problem in graded.problems]
+    return summarise_counts(graded.benchmark, counts, graded.says_right)
 
 
 def summarise_counts(

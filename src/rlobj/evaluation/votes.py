@@ -3,7 +3,7 @@
 1. A response without an answer does not vote; an undecided one votes with its answer, as a wrong
    one.
 2. Equal answers are one candidate. All right answers are equal (each equals the gold answer); other
-   answers are compared by their text without spacing and sizing commands, then by `equal`.
+   answers are equal if their texts are, without spacing and sizing commands.
 3. The candidate with most votes wins. A tie counts with the expected value of a random choice.
 4. Without votes the problem is not solved.
 5. For k below the number of responses: the exact expected value over all subsets of k.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +25,6 @@ from rlobj.evaluation.graded import GradedProblem
 
 MAX_RESPONSES = 1024
 """Of one problem: binomial coefficients of more do not fit a double."""
-
-Equal = Callable[[str, str], bool | None]
-"""Whether two final answers are equal as mathematics; None = undecided."""
 
 _SPACING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\[ ,;:!]|\s+|^\$+|\$+$|\.$")
 _FRACTION = re.compile(r"\\[dt]frac(?![A-Za-z])")
@@ -63,34 +60,13 @@ class Votes:
         return min(1.0, _winning_probability(self.right, self.wrong, self.without_answer, k))
 
 
-def count_votes(problem: GradedProblem, equal: Equal | None = None) -> Votes:
-    """Group the answers of one problem's responses.
-
-    Args:
-        problem: the graded responses.
-        equal: whether two answers are the same; None = only texts are compared. It is called for
-            distinct answers that are not known to be right, with one answer of each group.
-    """
-    votes: Counter[str] = Counter()
-    spelled: dict[str, str] = {}
-    right = set[str]()
-    for grade in problem.grades:
-        if grade.answer is not None:
-            key = _plain(grade.answer)
-            votes[key] += 1
-            spelled.setdefault(key, grade.answer)
-            if grade.correct:
-                right.add(key)
-    groups: list[list[str]] = []
-    for key in (key for key in votes if key not in right):
-        same = (g for g in groups if equal is not None and equal(spelled[g[0]], spelled[key]))
-        group = next(same, None)
-        if group is None:
-            groups.append([key])
-        else:
-            group.append(key)
-    wrong = tuple(sum(votes[key] for key in group) for group in groups)
-    return Votes(sum(votes[key] for key in right), wrong, len(problem.grades) - votes.total())
+def count_votes(problem: GradedProblem) -> Votes:
+    """Count the votes of one problem's graded responses."""
+    answers = [(_plain(g.answer), g.correct) for g in problem.grades if g.answer is not None]
+    right = {answer for answer, correct in answers if correct}
+    votes = Counter(answer for answer, _ in answers)
+    wrong = tuple(count for answer, count in votes.items() if answer not in right)
+    return Votes(len(answers) - sum(wrong), wrong, len(problem.grades) - len(answers))
 
 
 def _plain(answer: str) -> str:
