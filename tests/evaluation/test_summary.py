@@ -10,7 +10,7 @@ import pytest
 from graded import graded
 
 from rlobj.data import Problem
-from rlobj.evaluation.estimators import standard_errors, wilson_interval
+from rlobj.evaluation.estimators import share_interval, standard_errors
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.summary import ProblemCounts, macro_average, summarise, summarise_counts
 
@@ -81,7 +81,7 @@ def test_pass_at_k_counts_undecided_responses_as_wrong() -> None:
     assert list(summary.pass_at) == [1, 2, 4]
     assert summary.pass_at[1].mean == pytest.approx(summary.accuracy)
     assert summary.pass_at[4].values == (1, 1, 1, 0, 0)
-    assert summary.pass_at[4].interval == wilson_interval(3, 5)
+    assert summary.pass_at[4].interval == share_interval([1, 1, 1, 0, 0])
     assert summary.pass_at_k(3).values == pytest.approx((1, 3 / 4, 1, 0, 0))
 
 
