@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from forked import call_in_ranks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
@@ -100,26 +99,6 @@ def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(
     assert texts(summarise_folder(out)) == texts(stored)
 
 
-def evaluated_in_a_process(rank: int, size: int, folder: str) -> None:
-    """Two evaluations of all processes, and one of each process alone; what they return."""
-    home = Path(folder)
-    found = [
-        rlobj.evaluate(home / "policy", ROWS, **QUICK, seed=seed, out=home / out, processes=alone)
-        for seed, out, alone in [(0, "first", None), (1, "second", None), (0, f"own-{rank}", 1)]
-    ]
-    found.append(rlobj.evaluate(home / "policy", ROWS, **QUICK))  # in memory: alone as well
-    (home / f"{rank}.json").write_text(json.dumps([texts(each) for each in found]))
-
-
-@pytest.mark.slow
-def test_each_of_several_processes_returns_the_result_of_all(policy, tmp_path) -> None:
-    shutil.copytree(policy, tmp_path / "policy")
-    expected = [texts(rlobj.evaluate(policy, ROWS, **QUICK, seed=seed)) for seed in (0, 1, 0, 0)]
-    call_in_ranks(evaluated_in_a_process, 2, tmp_path)
-    for rank in range(2):
-        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
-
-
 def test_the_weights_are_read_to_the_gpu(policy, monkeypatch) -> None:
     """Processes that read all weights to the host's memory first may fill it."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
@@ -128,16 +107,6 @@ def test_the_weights_are_read_to_the_gpu(policy, monkeypatch) -> None:
     with pytest.raises(InterruptedError):
         rlobj.evaluate(policy, ROWS, **QUICK)
     assert placed.call_args.kwargs == {"device": "cuda"}
-
-
-def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypatch) -> None:
-    for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2.*MASTER_ADDR.*use processes=1"):
-        rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"torchrun --nproc-per-node 3, or type: rlobj eval"):
-        rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", processes=3)
 
 
 def test_other_settings_than_those_in_the_folder_are_refused(policy, stored) -> None:

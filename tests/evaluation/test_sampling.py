@@ -10,7 +10,6 @@ from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.data import Problem
 from rlobj.evaluation import GradedBenchmark, sample_and_grade
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.evaluation.responses import blocks_of
 from rlobj.installation import installed_version
 from rlobj.rewards import Exact
 from rlobj.runs.evaluation_samples import FORMAT, Samples
@@ -163,17 +162,6 @@ def test_responses_of_another_process_are_read_and_taken_over(tmp_path):
     assert len(sampler.drawn) == 5
     first.gather(last=True)
     assert len((tmp_path / "samples.jsonl").read_bytes().split(b"\n")) == 21
-
-
-@pytest.mark.parametrize(("count", "size"), [(0, 2), (1, 3), (10, 1), (10, 3), (25, 2)])
-def test_blocks_have_each_response_once_and_are_alike_for_the_processes(count, size):
-    found = [list(block) for block in blocks_of(list(range(count)), 4, size)]
-    assert sorted(key for block in found for key in block) == list(range(count))
-    assert max(map(len, found), default=0) <= 4
-    for start in range(0, len(found), size):
-        together = [len(block) for block in found[start : start + size]]
-        assert len(together) == size
-        assert max(together) - min(together) <= 1
 
 
 def test_responses_sampled_before_ctrl_c_are_stored(tmp_path):

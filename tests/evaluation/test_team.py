@@ -1,47 +1,77 @@
-"""Processes of one evaluation that wait for each other."""
+"""Processes that share an evaluation."""
 
 from __future__ import annotations
 
-import threading
+import json
+import shutil
+from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from torch.distributed import DistNetworkError, HashStore
+from accelerate import PartialState
+from forked import call_in_ranks
 
-from rlobj.base.errors import RunError
+import rlobj
+from rlobj.base.errors import ConfigError
 from rlobj.evaluation import team
 
-
-@pytest.mark.parametrize(("lives", "limit"), [(1000.0, team.SILENT), (0.0, 600.0)])
-def test_a_process_that_shows_no_sign_of_life_is_named(monkeypatch, lives, limit):
-    """One that has not started has more time."""
-    store, now, once = HashStore(), 0.0, threading.Event()
-    once.set()
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        assert now < 2000, "it waits forever"
-        for rank, until in enumerate((1e9, lives, 1e9)):
-            if now < until:
-                team._beat(store, rank, once)
-
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setattr(team, "_joined", lambda: (store, 0, 3))
-    monkeypatch.setattr(team.time, "sleep", sleep)
-    monkeypatch.setattr(team.time, "monotonic", lambda: now)
-    with pytest.raises(RunError, match=r"^rank 1 of 3 .*same command again: no stored response"):
-        team.Team(alone=False).meet("place")
-    assert limit <= now - lives <= limit + 3 * team.BEAT
+ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
+QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "reward": "exact"}
 
 
-def test_the_end_of_the_first_process_is_said(monkeypatch):
+@pytest.mark.parametrize(("count", "size"), [(0, 2), (1, 3), (10, 3), (25, 2)])
+def test_each_response_is_of_one_process_and_neighbours_are_of_several(monkeypatch, count, size):
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+    shares = []
+    for rank in range(size):
+        state = Mock(process_index=rank, num_processes=size)
+        state.split_between_processes = PartialState.split_between_processes.__get__(state)
+        monkeypatch.setattr(team, "_joined", lambda state=state: state)
+        shares.append(team.Team(alone=False).share(range(count)))
+    assert shares == [list(range(count))[rank::size] for rank in range(size)]
+
+
+def evaluated(policy: Path, **more: Any) -> dict[str, Any]:
+    """The responses and numbers of an evaluation."""
+    result = rlobj.evaluate(policy, ROWS, **QUICK, **more)
+    return {"rows": result.rows, "results": result.to_dict()["results"]}
+
+
+def evaluated_in_a_process(rank: int, size: int, folder: str) -> None:
+    """Two evaluations of all processes, and one of each process alone; what they return."""
+    home = Path(folder)
+    results = [
+        evaluated(home / "policy", seed=seed, out=home / out, processes=alone)
+        for seed, out, alone in [(0, "first", None), (1, "second", None), (0, f"own-{rank}", 1)]
+    ]
+    results.append(evaluated(home / "policy"))  # in memory: alone as well
+    (home / f"{rank}.json").write_text(json.dumps(results))
+
+
+@pytest.mark.slow
+def test_each_of_several_processes_returns_the_result_of_one(policy, tmp_path) -> None:
+    shutil.copytree(policy, tmp_path / "policy")
+    expected = [evaluated(policy, seed=seed) for seed in (0, 1, 0, 0)]
+    call_in_ranks(evaluated_in_a_process, 2, tmp_path)
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
+
+
+def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE is 2.*MASTER_ADDR.*torchrun or accelerate"):
+        rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"torchrun --nproc-per-node 3, or type: rlobj eval"):
+        rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", processes=3)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(team, "_joined", lambda: (HashStore(), 1, 2))
-    monkeypatch.setattr(HashStore, "add", Mock(side_effect=DistNetworkError("reset")))
-    one = team.Team(alone=False)
-    one._store = HashStore()
-    with pytest.raises(
-        RunError, match=r"store of rank 0.* does not answer: reset\. Start the same"
-    ):
-        next(one.share("work", [1, 2]))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="this machine has 1 GPU, and process 2 on it needs"):
+        team.Team(alone=False)

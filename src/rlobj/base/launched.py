@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from rlobj.base.errors import Argument, ConfigError
+
 PROGRESS = "RLOBJ_PROGRESS"
 """The variable with which a run tells its new processes where to show it: stdout, stderr, none."""
 
@@ -16,3 +18,21 @@ def first_process() -> bool:
 def started_processes() -> int:
     """How many processes a launcher has started; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def absent_variables() -> list[str]:
+    """The variables with which processes find each other that no launcher has set.
+
+    Raises:
+        ConfigError: one of several processes lacks them.
+    """
+    needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    absent = [name for name in needed if name not in os.environ]
+    if started_processes() > 1 and absent:
+        raise ConfigError(
+            f"WORLD_SIZE is {started_processes()}, but {', '.join(absent)} is not set: the "
+            "processes cannot find each other. Start them with ",
+            Argument("processes", "K"),
+            ", torchrun or accelerate launch.",
+        )
+    return absent

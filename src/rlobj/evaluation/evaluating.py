@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -32,11 +33,11 @@ from rlobj.evaluation.problem_sets import (
 from rlobj.evaluation.progress import followed
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
-from rlobj.evaluation.responses import blocks_of, open_keys, report, sample_and_grade
+from rlobj.evaluation.responses import open_keys, report, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
-from rlobj.runs.evaluation_samples import FORMAT, Samples
+from rlobj.runs.evaluation_samples import FORMAT, LOOK, Samples
 from rlobj.samplers.types import check_prompts
 from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.settings.presets import flattened
@@ -254,8 +255,6 @@ def _run(
     if out != AUTO and not team.rank:
         Samples(out).require_free()
     with contextlib.ExitStack() as stack:
-        if sets[0].config.sampling.engine != "vllm-server":
-            team.take_gpu()
         engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
         sets = [_fitted(problem_set, engine, source, callback) for problem_set in sets]
         held = {s.name: stack.enter_context(_conversations(s, engine)) for s in sets}
@@ -275,14 +274,14 @@ def _run(
         if not team.rank:
             stack.enter_context(samples.locked())
             _begin(samples, settings, sets, callback)
-        team.meet("begun")
+        team.meet()
         try:
             _evaluate(samples, engine, sets, held, team, callback)
         except KeyboardInterrupt:
             samples.gather()
             callback.interrupted(len(samples.responses), sum(s.total for s in sets))
             raise
-    team.meet("complete")
+    team.meet()
     if team.rank:
         samples.read()
     return publish(samples, callback)
@@ -435,11 +434,11 @@ def _evaluate(
     if team.rank:
         samples.read()
     todo = [(s, open_keys(samples, s.name, s.problems, s.count)) for s in sets]
-    team.meet("read")  # nothing is stored before every process knows what there is to do
+    team.meet()  # nothing is stored before every process knows what there is to do
     for problem_set, keys in todo:
         if not keys:
             continue
-        config, block = problem_set.config, BLOCK.get(engine.settings["name"], LARGE_BLOCK)
+        config = problem_set.config
         if config.evaluation.temperature == 0 and problem_set.count > 1:
             doubt = f"at temperature 0 the {problem_set.count} responses of a problem are one"
             callback.noted(f"{problem_set.name}: {doubt}", warning=True)
@@ -456,12 +455,13 @@ def _evaluate(
                 benchmark=problem_set.name,
                 samples=samples,
                 callback=callback,
-                blocks=team.share(problem_set.name, blocks_of(keys, block, team.size)),
+                block=BLOCK.get(engine.settings["name"], LARGE_BLOCK),
+                keys=team.share(keys),
                 conversations=held[problem_set.name],
             )
     for problem_set, keys in [] if team.rank else todo:
         while not samples.grades.keys() >= {*keys}:
-            team.pause()
+            time.sleep(LOOK)
             samples.gather()
             report(samples, problem_set.name, problem_set.total, callback)
     samples.gather(last=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -32,7 +32,7 @@ def sample_and_grade(
     samples: Samples | None = None,
     block: int = 1024,
     callback: EvaluationCallback | None = None,
-    blocks: Iterable[Sequence[Key]] | None = None,
+    keys: Sequence[Key] | None = None,
     conversations: Conversations | None = None,
 ) -> GradedBenchmark:
     """`count` graded responses for each problem.
@@ -50,16 +50,16 @@ def sample_and_grade(
         samples: what is stored already, and takes what is new; None = nothing.
         block: responses sampled and graded at a time; they are stored as they come.
         callback: receives `sampled` and `graded`.
-        blocks: of these responses, those that this process samples and grades; None = all.
+        keys: the responses that this process samples and grades; None = all.
         conversations: draws responses of several turns; None = a response is one turn.
     """
     samples, callback = samples or Samples(), callback or EvaluationCallback()
     by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
     grade = partial(grade_stored, grader, by_id, benchmark, samples, total, callback)
     grade(())
-    if blocks is None:
-        blocks = blocks_of(open_keys(samples, benchmark, problems, count), block)
-    for part in blocks:
+    if keys is None:
+        keys = open_keys(samples, benchmark, problems, count)
+    for part in blocks_of(keys, block):
         if missing := [key for key in part if key not in samples.responses]:
             seeds = [derive_seed(seed, *key) for key in missing]
             prompted = [by_id[problem] for _, problem, _ in missing]
@@ -83,11 +83,9 @@ def open_keys(
     return [key for key in dict.fromkeys([*stored, *wanted]) if key not in samples.grades]
 
 
-def blocks_of(keys: Sequence[Key], block: int, processes: int = 1) -> Iterator[Sequence[Key]]:
-    """Blocks of at most `block` keys; each `processes` of them take equally long."""
-    for start in range(0, len(keys), block * processes):
-        window = keys[start : start + block * processes]
-        yield from (window[place::processes] for place in range(processes))
+def blocks_of(keys: Sequence[Key], block: int) -> Iterator[Sequence[Key]]:
+    """Blocks of at most `block` keys."""
+    return (keys[start : start + block] for start in range(0, len(keys), block))
 
 
 def _store(

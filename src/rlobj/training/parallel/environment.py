@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import Argument, ConfigError, MissingExtra, Setting
+from rlobj.base.errors import ConfigError, MissingExtra, Setting
+from rlobj.base.launched import absent_variables
 from rlobj.base.ports import free_port
 from rlobj.base.seeds import seed_generators
 from rlobj.sizing.accelerate_launch import read_launch
@@ -183,15 +184,7 @@ def _close_group() -> None:
 def _launch_variables(grouped: bool) -> dict[str, str]:
     """Return the environment variables to set."""
     changes = {"ACCELERATE_USE_DEEPSPEED": "false", "ACCELERATE_USE_FSDP": "false"}
-    needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    missing = [name for name in needed if name not in os.environ]
-    if _size(os.environ) > 1 and missing:
-        raise ConfigError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {', '.join(missing)} is not set: the "
-            "processes cannot find each other. Start them with ",
-            Argument("processes", "K"),
-            ", torchrun or accelerate launch.",
-        )
+    missing = absent_variables()
     if grouped:  # otherwise Accelerate sets the number of threads and warns
         threads = str(torch.get_num_threads())
         changes["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)
