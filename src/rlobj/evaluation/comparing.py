@@ -20,7 +20,7 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.report.numbers import UNKNOWN, number, number_range, percent
+from rlobj.evaluation.numbers import UNKNOWN, number, number_range, percent
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.reporting import visible
 from rlobj.reporting.markdown import escaped, markdown_table

@@ -25,20 +25,52 @@ from rlobj.evaluation.votes import MAX_RESPONSES, Votes, count_votes
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Tokens per response; nan without any.
+class ProblemCounts:
+    """What the numbers of a benchmark need of one problem, without any text.
 
     Attributes:
-        mean: over all responses.
-        median: over all responses.
-        right: mean over right responses.
-        wrong: mean over wrong responses, the truncated ones included, the undecided ones not.
+        responses: number of responses.
+        right: number of right responses.
+        undecided: number of responses without a verdict.
+        votes: of its responses.
+        rewards: of the decided responses.
+        lengths: tokens of each response, and whether it is right.
+        cut: whether the length limit cut a response.
+        boxed: whether a response has a closed, non-empty box.
+        no_answer: whether a response is wrong because it has no answer.
+        reasons: of the responses without a verdict.
+        causes: of the responses that are wrong although nothing was compared.
     """
 
-    mean: float
-    median: float
-    right: float
-    wrong: float
+    responses: int
+    right: int
+    undecided: int
+    votes: Votes
+    rewards: tuple[float, ...]
+    lengths: tuple[tuple[int, bool | None], ...]
+    cut: tuple[bool, ...]
+    boxed: tuple[bool, ...]
+    no_answer: tuple[bool, ...]
+    reasons: tuple[str, ...]
+    causes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, problem: GradedProblem) -> ProblemCounts:
+        """Count the graded responses of a problem."""
+        responses, grades = problem.responses, problem.grades
+        return cls(
+            responses=len(grades),
+            right=problem.correct,
+            undecided=problem.undecided,
+            votes=count_votes(problem),
+            rewards=problem.rewards,
+            lengths=tuple((response.length, response.grade.correct) for response in responses),
+            cut=tuple(response.finish == "length" for response in responses),
+            boxed=tuple(last_box(response.text) is not None for response in responses),
+            no_answer=tuple(grade.no_answer for grade in grades),
+            reasons=tuple(grade.reason for grade in grades if grade.undecided),
+            causes=tuple(grade.cause for grade in grades if grade.cause is not None),
+        )
 
 
 @dataclass(frozen=True)
@@ -47,43 +79,45 @@ class BenchmarkSummary:
 
     Attributes:
         benchmark: its name.
-        problems: number of problems.
-        responses: number of responses of all problems.
-        samples_per_problem: n of avg@n: the largest number of responses of a problem.
-        counts: (responses, right, undecided) of each problem.
-        votes: of the same problems; empty if the grader gives no answers.
-        truncated: share of responses cut at the length limit.
-        format: share of responses with a closed, non-empty box.
-        no_answer: share of responses that are wrong because they have no answer that can be read.
-        undecided_reasons: number of responses without a verdict, by reason.
-        wrong_causes: number of responses that are wrong although nothing was compared, by cause.
-        lengths: tokens per response.
-        rewards: of the decided responses of each problem that has any.
+        counts: of each problem.
         says_right: the grader says which responses are right. Otherwise the numbers of right
             responses mean nothing, and `estimate` is the mean reward.
     """
 
     benchmark: str
-    problems: int
-    responses: int
-    samples_per_problem: int
-    counts: tuple[tuple[int, int, int], ...] = field(repr=False)
-    votes: tuple[Votes, ...] = field(repr=False)
-    truncated: float
-    format: float
-    no_answer: float
-    undecided_reasons: Mapping[str, int]
-    wrong_causes: Mapping[str, int]
-    lengths: Lengths
-    rewards: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+    counts: tuple[ProblemCounts, ...] = field(repr=False)
     says_right: bool = True
+
+    def _every(self, part: str) -> list[Any]:
+        """A part of the counts, of all problems together."""
+        return [value for problem in self.counts for value in getattr(problem, part)]
+
+    @property
+    def problems(self) -> int:
+        """Number of problems."""
+        return len(self.counts)
+
+    @property
+    def responses(self) -> int:
+        """Number of responses of all problems."""
+        return sum(problem.responses for problem in self.counts)
+
+    @property
+    def samples_per_problem(self) -> int:
+        """n of avg@n: the largest number of responses of a problem."""
+        return max((problem.responses for problem in self.counts), default=0)
+
+    @cached_property
+    def rewards(self) -> tuple[tuple[float, ...], ...]:
+        """The rewards of the decided responses of each problem that has any."""
+        return tuple(problem.rewards for problem in self.counts if problem.rewards)
 
     @cached_property
     def estimate(self) -> Estimate:
         """avg@n: the mean over problems of their share of right responses; or the mean reward."""
         if not self.says_right:
             return Estimate(tuple(map(fmean, self.rewards)), shares=False)
-        return Estimate(tuple(right / count for count, right, _ in self.counts))
+        return Estimate(tuple(problem.right / problem.responses for problem in self.counts))
 
     @property
     def accuracy(self) -> float:
@@ -100,27 +134,12 @@ class BenchmarkSummary:
         """(sampling, problems) of `estimate`."""
         if not self.says_right:
             return reward_errors(self.rewards)
-        return standard_errors([c for _, c, _ in self.counts], [k for k, *_ in self.counts])
+        return standard_errors([p.right for p in self.counts], [p.responses for p in self.counts])
 
     @property
     def undecided(self) -> int:
         """Number of responses without a verdict."""
-        return sum(self.undecided_reasons.values())
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """avg@n if all undecided responses are wrong, as in `accuracy`, and if all are right."""
-        return self.accuracy, _mean([(right + none) / count for count, right, none in self.counts])
-
-    @property
-    def solve_all(self) -> int:
-        """Number of problems whose responses are all right."""
-        return sum(right == count for count, right, _ in self.counts)
-
-    @property
-    def solve_none(self) -> int:
-        """Number of problems without a right response."""
-        return sum(right == 0 for _, right, _ in self.counts)
+        return sum(problem.undecided for problem in self.counts)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -141,13 +160,62 @@ class BenchmarkSummary:
 
     def pass_at_k(self, k: int) -> Estimate:
         """Unbiased pass@k for any k, over the problems with at least k responses."""
-        values = [pass_at_k(count, right, k) for count, right, _ in self.counts if count >= k]
-        return Estimate(tuple(values))
+        able = [problem for problem in self.counts if problem.responses >= k]
+        return Estimate(tuple(pass_at_k(p.responses, p.right, k) for p in able))
 
     def maj_at_k(self, k: int) -> Estimate:
         """maj@k for any k, over the problems with at least k responses; see `votes`."""
-        able = [votes for votes in self.votes if k <= votes.responses <= MAX_RESPONSES]
-        return Estimate(tuple(votes.majority_at(k) for votes in able))
+        votes = [problem.votes for problem in self.counts]
+        if not any(vote.right or vote.wrong for vote in votes):  # the grader gives no answers
+            return Estimate(())
+        able = [vote for vote in votes if k <= vote.responses <= MAX_RESPONSES]
+        return Estimate(tuple(vote.majority_at(k) for vote in able))
+
+    @cached_property
+    def numbers(self) -> dict[str, Any]:
+        """Every number that applies, by its name in results.json.
+
+        Where nothing says which responses are right, there are no numbers of right responses.
+        """
+        counts, n = self.counts, self.samples_per_problem
+        main = f"avg@{n}" if self.says_right else "reward"
+        numbers = {
+            "problems": self.problems,
+            "samples": n,
+            "responses": self.responses,
+            **headline(main, self.estimate),
+            f"{main}_stderr_sampling": self.standard_errors.sampling,
+            f"{main}_interval_method": self.interval.method,
+        }
+        estimates = {f"pass@{k}": estimate for k, estimate in self.pass_at.items()}
+        for name, estimate in (estimates | {f"maj@{k}": e for k, e in self.maj_at.items()}).items():
+            numbers |= headline(name, estimate)
+            if estimate.problems < self.problems:
+                numbers[f"{name}_problems"] = estimate.problems
+        lengths = self._every("lengths")
+        tokens = [length for length, _ in lengths]
+        numbers |= {
+            "undecided": self.undecided,
+            "truncated": _mean(self._every("cut")),
+            "format": _mean(self._every("boxed")),
+            "undecided_reasons": _counted(self._every("reasons")),
+            "length_mean": _mean(tokens),
+            "length_median": float(statistics.median(tokens)) if tokens else math.nan,
+        }
+        if self.says_right:
+            possible = _mean([(p.right + p.undecided) / p.responses for p in counts])
+            every = [self.pass_at_k(k) for k in range(1, n + 1)]
+            numbers |= {
+                f"{main}_bounds": [self.accuracy, possible],
+                "pass@k": [estimate.mean for estimate in every if estimate.values],
+                "solve_all": sum(p.right == p.responses for p in counts),
+                "solve_none": sum(p.right == 0 for p in counts),
+                "no_answer": _mean(self._every("no_answer")),
+                "wrong_causes": _counted(self._every("causes")),
+                "length_right": _mean([length for length, right in lengths if right is True]),
+                "length_wrong": _mean([length for length, right in lengths if right is False]),
+            }
+        return numbers
 
     def metrics(self) -> dict[str, float]:
         """Flat names for metrics.jsonl."""
@@ -158,8 +226,8 @@ class BenchmarkSummary:
             f"eval/{name}_se_problems": errors.problems,
             "eval/problems": float(self.problems),
             "eval/undecided": float(self.undecided),
-            "eval/length_mean": self.lengths.mean,
-            "eval/truncated": self.truncated,
+            "eval/length_mean": _mean([length for length, _ in self._every("lengths")]),
+            "eval/truncated": _mean(self._every("cut")),
         }
 
 
@@ -200,79 +268,10 @@ class MacroAverage:
         return self.standard_errors.problems
 
 
-@dataclass(frozen=True)
-class ProblemCounts:
-    """What the numbers of a benchmark need of one problem, without any text.
-
-    Attributes:
-        counts: (responses, right, undecided).
-        votes: of its responses.
-        rewards: of the decided responses.
-        lengths: tokens of each response, and whether it is right.
-        cut: whether the length limit cut a response.
-        boxed: whether a response has a closed, non-empty box.
-        no_answer: whether a response is wrong because it has no answer.
-        reasons: of the responses without a verdict.
-        causes: of the responses that are wrong although nothing was compared.
-    """
-
-    counts: tuple[int, int, int]
-    votes: Votes
-    rewards: tuple[float, ...]
-    lengths: tuple[tuple[int, bool | None], ...]
-    cut: tuple[bool, ...]
-    boxed: tuple[bool, ...]
-    no_answer: tuple[bool, ...]
-    reasons: tuple[str, ...]
-    causes: tuple[str, ...]
-
-    @classmethod
-    def of(cls, problem: GradedProblem) -> ProblemCounts:
-        """Count the graded responses of a problem."""
-        responses, grades = problem.responses, problem.grades
-        return cls(
-            counts=(len(grades), problem.correct, problem.undecided),
-            votes=count_votes(problem),
-            rewards=problem.rewards,
-            lengths=tuple((response.length, response.grade.correct) for response in responses),
-            cut=tuple(response.finish == "length" for response in responses),
-            boxed=tuple(last_box(response.text) is not None for response in responses),
-            no_answer=tuple(grade.no_answer for grade in grades),
-            reasons=tuple(grade.reason for grade in grades if grade.undecided),
-            causes=tuple(grade.cause for grade in grades if grade.cause is not None),
-        )
-
-
 def summarise(graded: GradedBenchmark) -> BenchmarkSummary:
     """Compute the numbers of one benchmark from its problems with their graded responses."""
-    counts = [ProblemCounts.of(problem) for problem in graded.problems]
-    return summarise_counts(graded.benchmark, counts, graded.says_right)
-
-
-def summarise_counts(
-    benchmark: str, problems: Sequence[ProblemCounts], says_right: bool
-) -> BenchmarkSummary:
-    """Compute the numbers of one benchmark from the counts of its problems."""
-    counts = tuple(problem.counts for problem in problems)
-    reasons = Counter(reason for problem in problems for reason in problem.reasons)
-    causes = Counter(cause for problem in problems for cause in problem.causes)
-    votes = tuple(problem.votes for problem in problems)
-    return BenchmarkSummary(
-        benchmark=benchmark,
-        problems=len(problems),
-        responses=sum(count for count, *_ in counts),
-        samples_per_problem=max((count for count, *_ in counts), default=0),
-        counts=counts,
-        votes=votes if any(vote.right or vote.wrong for vote in votes) else (),
-        truncated=_mean([cut for problem in problems for cut in problem.cut]),
-        format=_mean([boxed for problem in problems for boxed in problem.boxed]),
-        no_answer=_mean([missing for problem in problems for missing in problem.no_answer]),
-        undecided_reasons=dict(reasons.most_common()),
-        wrong_causes=dict(causes.most_common()),
-        lengths=_lengths([length for problem in problems for length in problem.lengths]),
-        rewards=tuple(problem.rewards for problem in problems if problem.rewards),
-        says_right=says_right,
-    )
+    counts = tuple(map(ProblemCounts.of, graded.problems))
+    return BenchmarkSummary(graded.benchmark, counts, graded.says_right)
 
 
 def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
@@ -307,14 +306,23 @@ def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
     )
 
 
-def _lengths(tokens: Sequence[tuple[int, bool | None]]) -> Lengths:
-    every = [count for count, _ in tokens]
-    return Lengths(
-        mean=_mean(every),
-        median=float(statistics.median(every)) if every else math.nan,
-        right=_mean([count for count, correct in tokens if correct is True]),
-        wrong=_mean([count for count, correct in tokens if correct is False]),
-    )
+def average_numbers(summaries: Sequence[BenchmarkSummary]) -> dict[str, Any]:
+    """The numbers of the average of several, by name; none of one, or of accuracies and rewards."""
+    if len(summaries) < 2 or not math.isfinite((macro := macro_average(summaries)).mean):
+        return {}
+    name = "avg" if summaries[0].says_right else "reward"
+    sampling = {f"{name}_stderr_sampling": macro.standard_errors.sampling}
+    return {"benchmarks": list(macro.benchmarks), **headline(name, macro), **sampling}
+
+
+def headline(name: str, estimate: Estimate | MacroAverage) -> dict[str, Any]:
+    """A mean with its standard error and interval, both over problems."""
+    interval = list(estimate.interval[:2])
+    return {name: estimate.mean, f"{name}_stderr": estimate.stderr, f"{name}_interval": interval}
+
+
+def _counted(names: Sequence[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common())
 
 
 def _mean(values: Sequence[float]) -> float:

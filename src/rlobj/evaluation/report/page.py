@@ -100,7 +100,7 @@ def _summary_table(results: Sequence[BenchmarkResult]) -> str:
 
 def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
     lines = reading_notes([result.summary for result in results])
-    if any(result.summary.truncated > 0 for result in results):
+    if any(result.summary.numbers["truncated"] > 0 for result in results):
         lines.append(
             "Below, each response has one verdict: one that was cut and is not right is truncated, "
             "with an answer or without. The table counts every response that was cut, and every "

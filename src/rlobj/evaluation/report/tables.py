@@ -3,67 +3,75 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
-from rlobj.evaluation.estimators import Estimate
+from rlobj.evaluation.numbers import UNKNOWN, number, number_range, percent
 from rlobj.evaluation.report.facts import facts, flat, shared
-from rlobj.evaluation.report.numbers import UNKNOWN, number, number_range, percent
-from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, MacroAverage, macro_average
+from rlobj.evaluation.summary import BenchmarkResult, BenchmarkSummary, average_numbers
 from rlobj.reporting.markdown import escaped, markdown_table
 from rlobj.rewards.functions import MAPPING
 
-OF_RIGHT = (" right", "tokens, wrong", "without an answer")
-"""The ends of the rows that mean nothing where nothing says which responses are right."""
+HEADLINE = {
+    "_interval": "95% interval, similar problems",
+    "_stderr": "standard error, similar problems",
+    "_stderr_sampling": "standard error, same problems",
+}
+"""Ends of the names of numbers that belong to avg@n or to the mean reward -> their rows."""
+ROWS = {
+    "solve_all": "problems, all responses right",
+    "solve_none": "problems, no response right",
+    "undecided": "responses, undecided",
+    "truncated": "% of responses, cut at the limit",
+    "no_answer": "% of responses, without an answer",
+    "format": r"% of responses, with a \boxed answer",
+    "length_mean": "tokens, mean",
+    "length_median": "tokens, median",
+    "length_right": "tokens, right",
+    "length_wrong": "tokens, wrong",
+}
+"""Names of numbers -> their rows."""
 
 
 def summary_table(summaries: Sequence[BenchmarkSummary]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: benchmarks across and the average of several; their numbers down."""
-    texts = {summary.benchmark: _measures(summary) for summary in summaries}
-    if len(summaries) > 1 and math.isfinite((macro := macro_average(summaries)).mean):
-        sampling, shares = macro.standard_errors.sampling, summaries[0].says_right
-        texts[f"mean of {len(summaries)}"] = _headline(macro, sampling, shares)
-    most_first = sorted(texts.values(), key=len, reverse=True)
-    names = dict.fromkeys(name for measures in most_first for name in measures)
-    rows = [[name, *(measures.get(name, "") for measures in texts.values())] for name in names]
-    return ["", *texts], rows
+    columns = {summary.benchmark: _column(summary.numbers) for summary in summaries}
+    if average := average_numbers(summaries):
+        columns[f"mean of {len(summaries)}"] = _column(average)
+    most_first = sorted(columns.values(), key=len, reverse=True)
+    names = dict.fromkeys(chain.from_iterable(most_first))
+    return ["", *columns], [[row, *(c.get(row, "") for c in columns.values())] for row in names]
 
 
-def _measures(summary: BenchmarkSummary) -> dict[str, str]:
-    """The numbers of a benchmark as text, shares in percent, by name."""
-    right = {"avg@n if undecided ones were right": percent(summary.bounds[1])}
-    estimates = {f"pass@{k}": estimate for k, estimate in summary.pass_at.items() if k > 1}
-    estimates |= {f"maj@{k}": estimate for k, estimate in summary.maj_at.items()}
-    rows = {
-        "problems": f"{summary.problems:,}",
-        "n": f"{summary.samples_per_problem:,}",
-        **_headline(summary.estimate, summary.standard_errors.sampling, summary.says_right),
-        **(right if summary.undecided else {}),
-        **{name: _estimated(estimate, summary.problems) for name, estimate in estimates.items()},
-        "problems, all responses right": f"{summary.solve_all:,}",
-        "problems, no response right": f"{summary.solve_none:,}",
-        "responses, undecided": f"{summary.undecided:,}",
-        "% of responses, cut at the limit": percent(summary.truncated),
-        "% of responses, without an answer": percent(summary.no_answer),
-        r"% of responses, with a \boxed answer": percent(summary.format),
-        **{
-            f"tokens, {name}": UNKNOWN if math.isnan(value) else f"{value:,.0f}"
-            for name, value in asdict(summary.lengths).items()
-        },
-    }
-    return {k: v for k, v in rows.items() if summary.says_right or not k.endswith(OF_RIGHT)}
+def _column(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """The rows of a benchmark or of an average as text, shares in percent."""
+    main = next(name for name in numbers if name == "reward" or name.startswith("avg"))
+    rows = {"problems": "problems", "samples": "n"}
+    rows |= {main: "mean reward" if main == "reward" else "avg@n"}
+    rows |= {f"{main}{end}": row for end, row in HEADLINE.items()}
+    if numbers.get("undecided"):
+        rows[f"{main}_bounds"] = "avg@n if undecided ones were right"
+    at_k = (name for name in numbers if re.fullmatch(r"(pass|maj)@\d+", name) and name != "pass@1")
+    rows |= {name: name for name in at_k} | ROWS
+    return {row: _text(name, numbers) for name, row in rows.items() if name in numbers}
 
 
-def _headline(estimate: Estimate | MacroAverage, sampling: float, shares: bool) -> dict[str, str]:
-    """avg@n or the mean reward, with its interval and errors; an error of 0 says only that all
-    values are equal."""
-    return {
-        "avg@n" if shares else "mean reward": number(estimate.mean, shares),
-        "95% interval, similar problems": number_range(*estimate.interval[:2], shares),
-        "standard error, similar problems": number(estimate.stderr or math.nan, shares),
-        "standard error, same problems": number(sampling or math.nan, shares),
-    }
+def _text(name: str, numbers: Mapping[str, Any]) -> str:
+    value, shares = numbers[name], not name.startswith("reward")
+    if isinstance(value, int):
+        return f"{value:,}"
+    if name.endswith("_interval"):
+        return number_range(*value, shares)
+    if name.endswith("_bounds"):
+        return percent(value[1])
+    if name.startswith("length_"):
+        return UNKNOWN if math.isnan(value) else f"{value:,.0f}"
+    if "_stderr" in name:  # an error of 0 says only that all values are equal
+        value = value or math.nan
+    fewer = numbers.get(f"{name}_problems")
+    return number(value, shares) + (f" (of {fewer:,})" if fewer else "")
 
 
 def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
@@ -76,16 +84,16 @@ def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
         f"function says what is right with a mapping such as {MAPPING}."
     )
     counted = "enter no mean reward" if rewarded else "count as wrong"
-    counts = {
-        f"Undecided responses {counted}": [summary.undecided_reasons for summary in summaries],
-        "Responses that are wrong without a comparison": [s.wrong_causes for s in summaries],
+    names = {
+        "undecided_reasons": f"Undecided responses {counted}",
+        "wrong_causes": "Responses that are wrong without a comparison",
     }
     notes = []
-    for what, numbers in counts.items():
+    for name, what in names.items():
         parts = [
             f"{summary.benchmark} {count:,} ({reason.replace('_', ' ')})"
-            for summary, by_reason in zip(summaries, numbers, strict=True)
-            for reason, count in by_reason.items()
+            for summary in summaries
+            for reason, count in summary.numbers.get(name, {}).items()
         ]
         notes += [f"{what}: {', '.join(parts)}."] if parts else []
     return [
@@ -94,12 +102,6 @@ def reading_notes(summaries: Sequence[BenchmarkSummary]) -> list[str]:
         *([about] if rewarded else []),
         *notes,
     ]
-
-
-def _estimated(estimate: Estimate, problems: int) -> str:
-    """The mean in percent, with the number of problems if it is not all of them."""
-    fewer = f" (of {estimate.problems:,})" if estimate.problems < problems else ""
-    return percent(estimate.mean) + fewer
 
 
 def results_markdown(results: Sequence[BenchmarkResult], about: Mapping[str, Any]) -> str:

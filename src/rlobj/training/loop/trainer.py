@@ -25,7 +25,7 @@ from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
 from rlobj.data.problems import fingerprint
 from rlobj.evaluation import sample_and_grade
-from rlobj.evaluation.summary import ProblemCounts, summarise_counts
+from rlobj.evaluation.summary import BenchmarkSummary, ProblemCounts
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
@@ -376,8 +376,8 @@ class Trainer:
                 return [ProblemCounts.of(problem) for problem in part.problems]
 
         ranks = comm.gather(self.repeated(evaluate_part))
-        whole = [ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems))]
-        summary = summarise_counts("evaluation", whole, self.grader.says_right)
+        whole = (ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems)))
+        summary = BenchmarkSummary("evaluation", tuple(whole), self.grader.says_right)
         for callback in self.callbacks:
             callback.evaluated(done, summary)
         self.metrics |= summary.metrics()
