@@ -28,7 +28,6 @@ from rlobj.runs.manifest import write_manifest
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import compose
 from rlobj.settings.layers import Layer, nested
-from rlobj.settings.profiles import PROFILES
 
 
 def located(model: str) -> Any:
@@ -90,7 +89,7 @@ def write_checkpoint(run: RunFolder, step: int) -> None:
     write_manifest(place)
 
 
-def test_a_run_has_its_newest_model_its_problems_and_its_settings(run: Path) -> None:
+def test_a_run_has_its_newest_model_its_problems_and_its_settings_under_single_ones(run: Path):
     [benchmark] = asked(str(run))
     assert located(str(run)) == str(run / "checkpoints" / "step-000010" / "model")
     assert len(benchmark.problems) == 3
@@ -98,19 +97,14 @@ def test_a_run_has_its_newest_model_its_problems_and_its_settings(run: Path) -> 
     assert benchmark.config.rewards.kind == "exact"
     settings = benchmark.settings
     assert (settings.temperature, settings.max_tokens, settings.top_k) == (0.5, 7, 0)
-
-
-def test_single_settings_win_over_the_run(run: Path) -> None:
-    settings = {
+    single = {
         "--temperature": ("evaluation.temperature", 0.0),
         "--limit": ("data.limit", 2),
         "--reward": ("rewards.kind", "math"),
-        "-n": ("evaluation.samples", 1),
     }
-    [benchmark] = asked(str(run), None, settings)
-    assert benchmark.settings.temperature == 0
-    assert len(benchmark.problems) == 2
-    assert (benchmark.config.rewards.kind, benchmark.config.evaluation.samples) == ("math", 1)
+    [benchmark] = asked(str(run), None, single)
+    assert (benchmark.settings.temperature, len(benchmark.problems)) == (0, 2)
+    assert (benchmark.config.rewards.kind, benchmark.count) == ("math", 9)
 
 
 def test_a_run_on_several_sources_has_held_out_problems_of_all(tmp_path: Path) -> None:
@@ -129,29 +123,19 @@ def test_a_run_on_several_sources_has_held_out_problems_of_all(tmp_path: Path) -
     assert typed.data_digest != own.data_digest
 
 
-def test_a_task_is_graded_exactly_on_its_test_split(run: Path) -> None:
-    [benchmark] = asked(str(run), "addition")
-    assert benchmark.config.data.template == PLAIN_TEMPLATE
-    assert benchmark.config.rewards.kind == "exact"
-    assert benchmark.problems == TASKS["addition"].problems("test")
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_a_file_is_asked_whole_and_graded_as_mathematics(problems: Path, as_list: bool) -> None:
-    on: Problems = [problems, "max-digits"] if as_list else f"{problems}, max-digits"
-    first, second = asked("some/model", on)
-    assert len(first.problems) == 3
-    assert (first.config.rewards.kind, first.config.data.template) == ("math", MATH_TEMPLATE)
-    assert (first.settings.max_tokens, first.settings.temperature) == (1024, 1.0)
-    assert second.config.rewards.kind == "exact"
-    assert located("some/model") == "some/model"
-
-
-def test_the_embedded_policy_has_a_task_of_its_own() -> None:
-    [benchmark] = asked("embedded")
-    assert benchmark.name.startswith("scratchpad")
-    assert benchmark.settings.max_tokens == PROFILES["scratchpad"]["sampling"]["max_tokens"]
-    assert benchmark.config.rewards == Exact(after="#")
+def test_a_file_is_graded_as_mathematics_and_a_task_exactly(problems: Path) -> None:
+    for on in ([problems, "max-digits"], f"{problems}, max-digits"):
+        first, second = asked("some/model", on)
+        assert len(first.problems) == 3
+        assert (first.config.rewards.kind, first.config.data.template) == ("math", MATH_TEMPLATE)
+        assert (first.settings.max_tokens, first.settings.temperature) == (1024, 1.0)
+        assert second.problems == TASKS["max-digits"].problems("test")
+        assert (second.config.rewards.kind, second.config.data.template) == (
+            "exact",
+            PLAIN_TEMPLATE,
+        )
+    [own] = asked("embedded")
+    assert (own.name.split()[0], own.config.rewards) == ("scratchpad", Exact(after="#"))
 
 
 def test_error_if_a_model_object_has_no_tokenizer() -> None:
@@ -172,26 +156,19 @@ def data_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def test_benchmarks_are_read_from_files_by_name(data_dir: Path) -> None:
+def test_benchmarks_are_read_from_files_under_a_protocol_and_single_settings(data_dir: Path):
     aime, math = asked("some/model", "AIME-24,math500", data_dir=data_dir)
     assert (aime.name, len(aime.problems), len(math.problems)) == ("aime24", 30, 4)
-    assert aime.config.data.template == MATH_TEMPLATE
     assert (aime.config.rewards.kind, aime.settings.max_tokens) == ("math", LONGEST)
-    assert aime.lower_to_context
-    assert not aime.notes
+    assert (aime.lower_to_context, aime.notes) == (True, ())
     assert any("500" in note for note in math.notes)  # 4 problems are not all
-    assert aime.data_digest != math.data_digest
-
-
-def test_single_settings_change_a_protocol(data_dir: Path) -> None:
-    settings = {"--top-p": ("evaluation.top_p", 0.5)}
-    protocol = find_protocol("stapo")
+    settings, protocol = {"--top-p": ("evaluation.top_p", 0.5)}, find_protocol("stapo")
     aime, math = asked(
         "some/model", "aime24,math500", settings, protocol=protocol, data_dir=data_dir
     )
-    assert (aime.config.evaluation.samples, math.config.evaluation.samples) == (32, 4)
+    assert (aime.count, math.count, aime.settings.max_tokens) == (32, 4, 20480)
     assert (aime.settings.temperature, aime.settings.top_p) == (0.7, 0.5)
-    assert (aime.settings.max_tokens, aime.lower_to_context) == (20480, False)
+    assert not aime.lower_to_context
 
 
 def test_sources_of_one_name_are_refused(tmp_path: Path, problems: Path) -> None:
@@ -202,18 +179,11 @@ def test_sources_of_one_name_are_refused(tmp_path: Path, problems: Path) -> None
         asked("some/model", f"{problems},{other}")
 
 
-def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(tmp_path, data_dir):
-    own = {
-        "data": {"source": "dapo-math-17k", "test": "aime24"},
-        "sampling": {"max_tokens": 7},
-    }
-    made = saved_run(tmp_path / "run", "stapo", own, 2)
-    [aime] = asked(str(made), data_dir=data_dir)
+def test_a_run_tested_on_a_benchmark_is_asked_as_in_training(tmp_path: Path, data_dir: Path):
+    own = {"data": {"source": "dapo-math-17k", "test": "aime24"}, "sampling": {"max_tokens": 7}}
+    [aime] = asked(str(saved_run(tmp_path / "run", "stapo", own, 2)), data_dir=data_dir)
     assert (aime.name, aime.config.data.template) == ("aime24", MATH_TEMPLATE)
-    assert aime.settings.max_tokens == 7
-    settings = {"--template": ("data.template", "Q: {prompt}")}
-    [aime] = asked(str(made), None, settings, data_dir=data_dir)
-    assert aime.config.data.template == "Q: {prompt}"
+    assert (aime.settings.max_tokens, aime.lower_to_context) == (7, False)
 
 
 def test_sampling_settings_of_training_are_refused_with_those_of_evaluation() -> None:
@@ -234,9 +204,9 @@ STORED = {
 }
 
 
-def with_setting(path, value):
-    changed = json.loads(json.dumps(STORED))
-    *folders, last = re.split(r"/", path) if "/" in path else path.split(".")
+def with_setting(path: str, value: Any) -> dict[str, Any]:
+    changed: Any = json.loads(json.dumps(STORED))
+    *folders, last = path.split("/")
     inner = changed
     for name in folders:
         inner = inner[name]
@@ -245,61 +215,57 @@ def with_setting(path, value):
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "name"),
+    ("path", "value"),
     [
-        ("model.weights", "abd", "model.weights"),
-        ("engine.name", "transformers", "engine.name"),
-        ("benchmarks/my.jsonl/temperature", 0.6, "my.jsonl.temperature"),
-        ("benchmarks/my.jsonl/template", "{prompt} ", "my.jsonl.template"),
-        ("benchmarks/my.jsonl/samples", 2, "my.jsonl.samples"),
+        ("model/weights", "abd"),
+        ("engine/name", "transformers"),
+        ("benchmarks/my.jsonl/template", "{prompt} "),
+        ("benchmarks/my.jsonl/samples", 2),
     ],
 )
-def test_error_lists_the_settings_that_differ(path, value, name):
-    with pytest.raises(ConfigError, match=re.escape(name) + ": .* there, .* now") as error:
+def test_error_lists_the_settings_that_differ(path: str, value: Any) -> None:
+    name = path.removeprefix("benchmarks/").replace("/", ".")
+    with pytest.raises(ConfigError, match=re.escape(f"{value!r} now")) as error:
         require_same("evals/x", STORED, with_setting(path, value))
-    assert repr(value) in str(error.value)
+    assert f"{name}: " in str(error.value)
+    assert fingerprint(STORED) != fingerprint(with_setting(path, value))
 
 
 @pytest.mark.parametrize(
-    "now",
+    ("path", "value"),
     [
-        STORED,
-        with_setting("sessions", []),
-        with_setting("benchmarks/my.jsonl/samples", 32),
-        with_setting("benchmarks/math500", {"samples": 1}),
-        with_setting("benchmarks", {"math500": {"samples": 1}}),
+        ("sessions", []),
+        ("benchmarks/my.jsonl/samples", 32),
+        ("benchmarks/math500", {"samples": 1}),
+        ("benchmarks", {"math500": {"samples": 1}}),
+        ("benchmarks/my.jsonl/source", "/elsewhere/my.jsonl"),
+        ("model/name", "./m"),
+        ("model/source", "./m"),
     ],
 )
-def test_more_samples_and_other_benchmarks_may_continue(now):
-    assert differences(STORED, now) == []
-    require_same("evals/x", STORED, now)
-    require_same("evals/x", {}, now)
+def test_more_samples_other_benchmarks_and_other_places_may_continue(path: str, value: Any) -> None:
+    assert differences(STORED, with_setting(path, value)) == []
+    require_same("evals/x", {}, with_setting(path, value))
 
 
-def test_identity_of_a_model_depends_on_every_byte(tmp_path):
-    file = tmp_path / "model.safetensors"
+def test_a_model_without_known_weights_is_another_one_elsewhere() -> None:
+    hub, other = (STORED | {"model": {"source": source}} for source in ("a/b", "c/d"))
+    assert differences(hub, other)
+
+
+def test_identity_of_a_model_depends_on_every_byte(tmp_path: Path) -> None:
+    weights, settings = tmp_path / "model.safetensors", tmp_path / "config.json"
     content = bytearray(range(256)) * 4096
-    file.write_bytes(content)
+    weights.write_bytes(content)
+    settings.write_text("{}")
     first = model_identity(str(tmp_path))
     assert first == model_identity(str(tmp_path))
     for place in (0, len(content) // 2, len(content) - 1):
         changed = bytearray(content)
         changed[place] ^= 1
-        file.write_bytes(changed)
-        assert model_identity(str(tmp_path)) != first
-    (tmp_path / "config.json").write_text("{}")
-    with_settings = model_identity(str(tmp_path))
-    (tmp_path / "config.json").write_text('{"rope_theta": 5}')
-    assert model_identity(str(tmp_path)) != with_settings
+        weights.write_bytes(changed)
+        assert model_identity(str(tmp_path))["weights"] != first["weights"]
+    settings.write_text('{"rope_theta": 5}')
+    assert model_identity(str(tmp_path))["settings"] != first["settings"]
     nowhere = {"weights": None, "settings": None, "revision": None}
     assert model_identity("nobody/no-such-model") == nowhere
-
-
-def test_path_and_name_of_the_model_are_not_compared():
-    moved = with_setting("benchmarks/my.jsonl/source", "/elsewhere/my.jsonl")
-    moved["model"] |= {"name": "./m", "source": "./m"}
-    assert differences(STORED, moved) == []
-    assert fingerprint(STORED) == fingerprint(moved)
-    assert fingerprint(STORED) != fingerprint(with_setting("benchmarks/my.jsonl/temperature", 0.6))
-    hub = with_setting("model.weights", None)
-    assert differences(hub, {**hub, "model": {**hub["model"], "source": "a/b"}})

@@ -69,9 +69,9 @@ def run(sampler, samples=None, count=4, block=3, **more):
         )  # fmt: skip
 
 
-def test_every_problem_has_its_responses_in_order():
-    received = Received()
-    evaluation = run(Echo(), callback=received)
+def test_every_problem_has_its_responses_whose_seeds_depend_on_their_names_alone():
+    received, whole, split = Received(), Echo(), Echo()
+    evaluation = run(split, callback=received)
     assert [each.problem for each in evaluation.problems] == PROBLEMS
     for each in evaluation.problems:
         assert [response.id for response in each.responses] == [0, 1, 2, 3]
@@ -79,23 +79,27 @@ def test_every_problem_has_its_responses_in_order():
         assert right == [response.seed % 3 == 0 for response in each.responses]
     assert sum(received.graded_responses) == 20
     assert max(received.graded_responses) == 3
-
-
-def test_a_seed_depends_only_on_what_names_the_response():
-    whole, split = Echo(), Echo()
-    run(whole, block=1000)
-    run(split, block=1)
+    assert run(whole, block=1000) == evaluation
     assert sorted(whole.drawn) == sorted(split.drawn)
     assert len(set(whole.drawn)) == 20
     assert derive_seed(7, "evaluation", "3", 2) in whole.drawn
-    assert derive_seed(7, "another", "3", 2) not in whole.drawn
+
+
+def test_responses_sampled_before_ctrl_c_are_stored_and_extended(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(Echo(early=2), Samples(tmp_path), count=2)
+    directory, rest = Samples(tmp_path), Echo()
+    directory.read()
+    assert len(directory.responses) == 2
+    assert run(rest, directory) == run(Echo())
+    assert len(rest.drawn) == 18
 
 
 @pytest.mark.parametrize("dies_after", [3, 9, 18])
 def test_a_killed_evaluation_continues_to_the_same_result(tmp_path, dies_after):
     expected = run(Echo())
     with pytest.raises(RunError):
-        run(Echo(dies_after), Samples(_made(tmp_path)))
+        run(Echo(dies_after), Samples(tmp_path))
     with (tmp_path / "samples.jsonl").open("ab") as file:
         file.write(b'{"benchmark": "evaluation", "problem": "4", "sam')  # cut off by the kill
     directory = Samples(tmp_path)
@@ -113,7 +117,7 @@ def test_a_killed_evaluation_continues_to_the_same_result(tmp_path, dies_after):
 
 
 def test_responses_without_a_grade_are_graded_and_not_sampled_again(tmp_path):
-    run(Echo(), Samples(_made(tmp_path)))
+    run(Echo(), Samples(tmp_path))
     grades = tmp_path / "grades.jsonl"
     grades.write_bytes(b"\n".join(grades.read_bytes().split(b"\n")[:5]) + b"\n")
     directory = Samples(tmp_path)
@@ -123,16 +127,8 @@ def test_responses_without_a_grade_are_graded_and_not_sampled_again(tmp_path):
     assert sampler.drawn == []
 
 
-def test_more_responses_extend_an_evaluation():
-    samples = Samples()
-    run(Echo(), samples, count=2)
-    more = Echo()
-    assert run(more, samples, count=4) == run(Echo(), count=4)
-    assert len(more.drawn) == 10
-
-
 def test_error_names_the_line_that_is_not_json(tmp_path):
-    run(Echo(), Samples(_made(tmp_path)))
+    run(Echo(), Samples(tmp_path))
     file = tmp_path / "samples.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:2], b"oops\n", *lines[2:]]))
@@ -140,13 +136,8 @@ def test_error_names_the_line_that_is_not_json(tmp_path):
         Samples(tmp_path).read()
 
 
-def _made(path):
-    path.mkdir(exist_ok=True)
-    return path
-
-
 def test_responses_of_another_process_are_read_and_taken_over(tmp_path):
-    expected, other = run(Echo()), Samples(_made(tmp_path), rank=1)
+    expected, other = run(Echo()), Samples(tmp_path, rank=1)
     run(Echo(), other, count=3)
     with (tmp_path / "samples.1.jsonl").open("ab") as file:
         file.write(b'{"benchmark": "evaluation", "problem": "4", "sam')  # cut off by a kill
@@ -162,17 +153,6 @@ def test_responses_of_another_process_are_read_and_taken_over(tmp_path):
     assert len(sampler.drawn) == 5
     first.gather(last=True)
     assert len((tmp_path / "samples.jsonl").read_bytes().split(b"\n")) == 21
-
-
-def test_responses_sampled_before_ctrl_c_are_stored(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        run(Echo(early=2), Samples(_made(tmp_path)))
-    directory = Samples(tmp_path)
-    directory.read()
-    assert len(directory.responses) == 2
-    rest = Echo()
-    assert run(rest, directory) == run(Echo())
-    assert len(rest.drawn) == 18
 
 
 def test_error_if_another_process_writes_to_the_folder(tmp_path):
