@@ -68,15 +68,18 @@ def test_evaluation_in_memory_writes_no_file(policy, tmp_path, monkeypatch) -> N
     assert result.to_dict()["results"]["problems"]["avg@3"] == summary.accuracy
 
 
-def test_a_model_object_gives_the_responses_of_its_folder(policy, stored) -> None:
-    in_memory = rlobj.evaluate(on=ROWS, **loaded(policy), **QUICK)
-    assert texts(in_memory) == texts(stored)
-    assert texts(in_memory) != texts(rlobj.evaluate(policy, ROWS, **QUICK, seed=1))
-
-
-def test_error_if_a_model_object_is_to_be_sampled_with_vllm(policy) -> None:
+def test_a_model_object_gives_the_responses_of_its_folder_and_another_is_refused(
+    policy, stored, tmp_path
+) -> None:
+    model, out = loaded(policy), tmp_path / "out"
+    assert texts(rlobj.evaluate(on=ROWS, **model, **QUICK, out=out)) == texts(stored)
+    assert texts(rlobj.evaluate(on=ROWS, **model, **QUICK, seed=1)) != texts(stored)
     with pytest.raises(ConfigError, match="save the model to a folder and pass the folder"):
-        rlobj.evaluate(on=ROWS, **loaded(policy), **QUICK, sampler="vllm")
+        rlobj.evaluate(on=ROWS, **model, **QUICK, sampler="vllm")
+    with torch.no_grad():
+        next(model["model"].parameters())[0, 0] += 1
+    with pytest.raises(ConfigError, match=r"model\.weights: .* there, .* now"):
+        rlobj.evaluate(on=ROWS, **model, **QUICK, out=out)
 
 
 def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(
@@ -140,24 +143,6 @@ def test_a_system_message_is_that_of_the_run_and_belongs_to_the_settings(policy,
     assert (stored["system"], stored["chat_template_kwargs"]) == ("9+9=", {"mark": "="})
 
 
-def test_a_model_object_with_other_weights_is_refused(policy, tmp_path) -> None:
-    given = loaded(policy)
-    first = rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")
-    assert texts(rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")) == texts(first)
-    with torch.no_grad():
-        next(given["model"].parameters())[0, 0] += 1
-    with pytest.raises(ConfigError, match=r"model\.weights: .* there, .* now"):
-        rlobj.evaluate(on=ROWS, **given, **QUICK, out=tmp_path / "out")
-
-
-def test_a_callback_receives_the_events_in_order(policy, tmp_path) -> None:
-    events = Events()
-    rlobj.evaluate(policy, ROWS, **QUICK, callback=events)
-    assert list(dict.fromkeys(events.names)) == [
-        *("started", "ready", "graded", "sampled", "finished")
-    ]
-
-
 def test_a_function_grades_the_rows(policy) -> None:
     def grade(response: str, answer: str, level: int) -> dict[str, float]:
         return {"reward": level, "correct": level > 1}
@@ -170,13 +155,10 @@ def test_a_function_grades_the_rows(policy) -> None:
     assert reward["target"].endswith("grade>")
 
 
-def test_error_names_the_longest_response_that_fits(policy) -> None:
+def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, tmp_path) -> None:
     fits = r"exceed the \d+ positions.*Lower sampling.max_tokens to \d+"
     with pytest.raises(ConfigError, match=fits):
         rlobj.evaluate(policy, ROWS, n=1, template="{prompt}", max_tokens=100_000)
-
-
-def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, tmp_path) -> None:
     long = [{"problem": "1+" * 50_000, "answer": "1"}, ROWS[0]]
     with pytest.raises(ConfigError, match=r"1 of 2 prompts leave no room for a response .*on=FI"):
         rlobj.evaluate(policy, long, n=1, template="{prompt}")
@@ -191,10 +173,13 @@ def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, 
     assert "2 of 2 prompts leave no room" in str(caught.value)
 
 
-def test_notes_are_logged_without_a_callback(policy, caplog) -> None:
-    rlobj.evaluate(
-        policy, [*ROWS, {"problem": "?", "answer": "1"}], **QUICK, temperature=0, progress=False
-    )
+def test_a_callback_receives_the_events_in_order_or_notes_are_logged(policy, caplog) -> None:
+    events, rows = Events(), [*ROWS, {"problem": "?", "answer": "1"}]
+    rlobj.evaluate(policy, ROWS, **QUICK, callback=events)
+    assert list(dict.fromkeys(events.names)) == [
+        *("started", "ready", "graded", "sampled", "finished")
+    ]
+    rlobj.evaluate(policy, rows, **QUICK, temperature=0, progress=False)
     assert "at temperature 0 the 3 responses of a problem are one" in caplog.text
     assert "1 of 5 prompts have characters unknown to the tokenizer" in caplog.text
 

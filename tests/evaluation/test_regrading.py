@@ -63,6 +63,10 @@ def test_another_reward_grades_into_a_new_folder_and_is_compared_with_the_first(
     text = compare(out, tmp_path / "back").to_markdown()
     assert "| r | 0 | 0 | 0 | 50.0 |" in text
     assert "Changed grades" not in text
+    stored(tmp_path / "b", ROWS | {"12": ["", ""]}, "math")
+    assert "graded the same responses" not in compare(out, tmp_path / "b").to_markdown()
+    with pytest.raises(ConfigError, match=r"reward is {'kind': 'exact'}; expected a kind or"):
+        regrade(out, reward={"kind": "exact"})  # pyright: ignore[reportArgumentType]
 
 
 def test_each_regrading_has_a_folder_of_its_own(tmp_path: Path):
@@ -146,20 +150,10 @@ def test_settings_of_a_shared_folder_that_lack_their_parts_are_an_error(
         regrade(tmp_path / "out", reward="exact")
 
 
-def test_a_reward_of_another_type_is_refused(tmp_path: Path):
-    stored(tmp_path / "out", SUMS)
-    with pytest.raises(ConfigError, match=r"reward is {'kind': 'exact'}; expected a kind or"):
-        regrade(tmp_path / "out", reward={"kind": "exact"})  # pyright: ignore[reportArgumentType]
-
-
-def test_an_undecided_grade_that_changed_has_a_count_of_its_own(tmp_path: Path):
-    stored(tmp_path / "out", {r"\Re(5)": [r"\boxed{5}", "5"]}, "math")
-    text = compare(tmp_path / "out", regrade(tmp_path / "out", reward="exact")).to_markdown()
+def test_changed_grades_are_counted_and_twenty_listed_without_control_characters(tmp_path: Path):
+    stored(tmp_path / "open", {r"\Re(5)": [r"\boxed{5}", "5"]}, "math")
+    text = compare(tmp_path / "open", regrade(tmp_path / "open", reward="exact")).to_markdown()
     assert "| r | 0 | 0 | 1 | 0.0 |" in text
-    assert "Changed grades (1 of 1):" in text
-
-
-def test_the_first_twenty_changed_grades_are_listed_without_control_characters(tmp_path: Path):
     out = tmp_path / "out"
     stored(out, {"4\x1b[31m": ["4\x1b[31m"] * 25})
     grades = (out / "grades.jsonl").read_text()
@@ -169,12 +163,6 @@ def test_the_first_twenty_changed_grades_are_listed_without_control_characters(t
     listed = text.partition("Changed grades (20 of 25):")[2]
     assert listed.count("| 4␛[31m | 4␛[31m | wrong (") == 20
     assert "\x1b" not in listed
-
-
-def test_other_responses_have_no_changed_grades(tmp_path: Path):
-    stored(tmp_path / "a", SUMS)
-    stored(tmp_path / "b", SUMS | {"4": ["5"]})
-    assert "graded the same responses" not in compare(tmp_path / "a", tmp_path / "b").to_markdown()
 
 
 def test_a_gold_that_cannot_be_read_changes_nothing_in_the_folder(tmp_path: Path):
@@ -196,54 +184,21 @@ def of_another_version(folder: Path) -> None:
     file.write_text(file.read_text().replace(verifier_version(), "0123456789"))
 
 
-def test_grades_and_results_name_the_version_of_the_verifier(tmp_path: Path):
-    out = tmp_path / "out"
+def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_path: Path):
+    out, other, notes = tmp_path / "out", tmp_path / "other", Notes()
     stored(out, SUMS, "math")
-    grades = [json.loads(line) for line in (out / "grades.jsonl").read_text().splitlines()]
-    assert [grade["verifier"] for grade in grades] == [verifier_version()] * 3
-    results = json.loads((out / "results.json").read_text())
-    assert results["settings"]["verifier"] == verifier_version()
+    stored(other, SUMS, "math")
     assert f"verifier {verifier_version()}" in (out / "results.md").read_text()
     assert verifier_version() in (out / "report.html").read_text()
-    stored(tmp_path / "exact", SUMS)
-    assert "verifier" not in (tmp_path / "exact" / "results.json").read_text()
-
-
-def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_path: Path):
-    out, notes = tmp_path / "out", Notes()
-    stored(out, SUMS, "math")
+    assert "verifier" not in compare(other, out).to_markdown()
     summarise_folder(out, callback=notes)
     assert "version" not in notes.text
     of_another_version(out)
     summarise_folder(out, callback=notes)
     assert f"(0123456789) than the present one ({verifier_version()})" in notes.text
     assert f"rlobj eval regrade {out}" in notes.text
+    text = compare(other, out).to_markdown().replace("\\", "")
+    assert f"r.verifier: '{verifier_version()}' in A, '0123456789' in B" in text
     assert [grade.verifier for grade in Samples.open(out).grades.values()] == ["0123456789"] * 3
     again = json.loads((regrade(out).path / "results.json").read_text())
     assert again["settings"]["verifier"] == verifier_version()
-
-
-def test_compare_warns_of_different_versions_of_the_verifier(tmp_path: Path):
-    a, b = tmp_path / "a", tmp_path / "b"
-    stored(a, SUMS, "math")
-    stored(b, SUMS, "math")
-    assert "verifier" not in compare(a, b).to_markdown()
-    of_another_version(b)
-    text = compare(a, b).to_markdown()
-    assert f"r.verifier: '{verifier_version()}' in A, '0123456789' in B" in text.replace("\\", "")
-    assert "rlobj eval regrade" in text
-
-
-def test_what_other_processes_left_is_graded_again_too(tmp_path: Path):
-    out = tmp_path / "out"
-    stored(out, SUMS)
-    for kind in ("samples", "grades"):
-        file = out / f"{kind}.jsonl"
-        first, *others = file.read_text().splitlines(keepends=True)
-        file.write_text(first)
-        text = "".join(others).replace('"correct": true', '"correct": false')
-        (out / f"{kind}.1.jsonl").write_text(text)
-    again = regrade(out)
-    grades = Samples.open(again.path).grades
-    assert [key[1:] for key, grade in grades.items() if grade.correct] == [("4", 0), ("2", 0)]
-    assert len(summarise_folder(again.path).rows) == 2
