@@ -301,26 +301,24 @@ def _fitted(
     prompts = list(map(engine.encoder(config.data.template), problem_set.problems))
     longest, count = max(map(len, prompts)), len(prompts)
     unread = sum(engine.unknown in prompt for prompt in prompts)
-    reasons: list[str] = []
-    if context is not None and longest >= context:
+    reason = ""
+    if unread == count:
+        reason = Message(
+            "every prompt has characters that its tokenizer does not know, in the problem or in "
+            "the text around it, ",
+            Argument("template", "TEXT"),
+        )
+    elif context is not None and longest >= context:
         long = sum(len(prompt) >= context for prompt in prompts)
-        reasons.append(
+        reason = (
             f"its context has {context} tokens, and {long} of {count} prompts leave no room for a "
             f"response (the longest has {longest} tokens)"
         )
-    if unread == count:
-        reasons.append(
-            Message(
-                "every prompt has characters that its tokenizer does not know, in the problem or "
-                "in the text around it, ",
-                Argument("template", "TEXT"),
-            )
-        )
-    if reasons:
+    if reason:
         advice = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
         raise ConfigError(
             f"{source.name} cannot answer {problem_set.name}: ",
-            Message.joined("; ", reasons),
+            reason,
             ". ",
             *(advice if "data" in source.layer[1] else ()),
             "Otherwise name another model, or a file with problems that fit: ",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
@@ -283,26 +283,21 @@ def macro_average(summaries: Sequence[BenchmarkSummary]) -> MacroAverage:
     Args:
         summaries: at least one.
     """
-    count = len(summaries)
+    count, errors = len(summaries), [summary.standard_errors for summary in summaries]
     alike = len({summary.says_right for summary in summaries}) == 1
     mean = sum(summary.estimate.mean for summary in summaries) / count if alike else math.nan
+    pairs = [(summary.estimate.mean, summary.interval) for summary in summaries]
 
-    def combined(part: Callable[[BenchmarkSummary], float]) -> float:
-        return math.sqrt(sum(part(summary) ** 2 for summary in summaries)) / count
+    def combined(parts: Iterable[float]) -> float:
+        return math.sqrt(sum(part**2 for part in parts)) / count
 
-    methods = dict.fromkeys(summary.interval.method for summary in summaries)
+    low, high = (combined(m - i.low for m, i in pairs), combined(i.high - m for m, i in pairs))
+    methods = dict.fromkeys(interval.method for _, interval in pairs)
     return MacroAverage(
-        benchmarks=tuple(summary.benchmark for summary in summaries),
-        mean=mean,
-        standard_errors=StandardErrors(
-            combined(lambda summary: summary.standard_errors.sampling),
-            combined(lambda summary: summary.standard_errors.problems),
-        ),
-        interval=Interval(
-            mean - combined(lambda summary: summary.estimate.mean - summary.interval.low),
-            mean + combined(lambda summary: summary.interval.high - summary.estimate.mean),
-            ", ".join(methods),
-        ),
+        tuple(summary.benchmark for summary in summaries),
+        mean,
+        StandardErrors(combined(e.sampling for e in errors), combined(e.problems for e in errors)),
+        Interval(mean - low, mean + high, ", ".join(methods)),
     )
 
 
