@@ -172,18 +172,11 @@ from rlobj.conversations import EnvironmentSettings, ToolPool
 opened = ToolPool(EnvironmentSettings(tools=(f"{FILE}:process",)))
 print(asyncio.run(opened.call("process", {})).text, flush=True)
 """,
-    "data": """
-from rlobj.data.templates import Templates
-opened = Templates()
-opened.check("x", "{{ prompt }}")
-print(opened._worker.pid, flush=True)
-""",
 }
 BUSY = {
     "answers": 'opened.verify(r"\\boxed{\\int_0^1 e^{-x^2} \\sin(\\cos(\\tan(x^3)))dx}", "5")',
     "rewards": 'opened.score(["hang"], [Problem("p", "?", "x")])',
     "conversations": 'asyncio.run(opened.call("process", {"hangs": True}))',
-    "data": 'opened.check("x", "{% for i in range(9999) %}{{ range(99999) | list }}{% endfor %}")',
 }
 FUNCTION = """
 import os, re

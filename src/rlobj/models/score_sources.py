@@ -13,7 +13,7 @@ from rlobj.base.files import read_whole
 from rlobj.base.paths import located, path_of, step_of
 from rlobj.data import Problem, load_problems
 from rlobj.data.sources import is_here
-from rlobj.data.templates import Templates
+from rlobj.data.templates import fill_template, template_columns
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
 from rlobj.runs.checkpoints import named_checkpoint
@@ -55,7 +55,7 @@ def check_prompts(config: RunConfig) -> None:
     They are filled in for the first problems, if these need no download.
 
     Raises:
-        ConfigError: as `Templates.check` and `Templates.fill`; a file that cannot be read.
+        ConfigError: as `template_columns` and `fill_template`; a file that cannot be read.
         DataError: the problems cannot be read.
     """
     prompts = {
@@ -68,16 +68,15 @@ def check_prompts(config: RunConfig) -> None:
     problems: Sequence[Problem] = ()
     if config.data.source and is_here(config.data.source):
         problems = load_problems(config.data, "train", answers=config.needs_answers)[:_TRIED]
-    with Templates() as templates:
-        for name, prompt in prompts.items():
-            read = templates.check(f"scores.{name}.prompt", prompt)
-            more = [column for column in read if column not in ("prompt", "answer", "feedback")]
-            if more and not problems:
-                logger.warning(
-                    "scores.%s.prompt reads %s: the problems must have it", name, ", ".join(more)
-                )
-            for problem in problems:
-                templates.fill(f"scores.{name}.prompt", prompt, problem)
+    for name, prompt in prompts.items():
+        read = template_columns(f"scores.{name}.prompt", prompt)
+        more = [column for column in read if column not in ("prompt", "answer", "feedback")]
+        if more and not problems:
+            logger.warning(
+                "scores.%s.prompt reads %s: the problems must have it", name, ", ".join(more)
+            )
+        for problem in problems:
+            fill_template(f"scores.{name}.prompt", prompt, problem)
 
 
 def score_folder(name: str, score: ScoreConfig) -> str:

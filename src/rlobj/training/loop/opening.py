@@ -27,7 +27,6 @@ from rlobj.data import Problem, format_prompt, load_problems
 from rlobj.data.problems import known_problems, stream_of
 from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
-from rlobj.data.templates import Templates
 from rlobj.models.adapters import without_adapters
 from rlobj.models.embedded import ALPHABETS
 from rlobj.models.gguf_files import stored_as
@@ -110,8 +109,7 @@ def open_trainer(
             limit = prompt_limit(config, policy.model.config)
             train = short_enough(train, policy.encode, limit, "training")
             test = short_enough(test, policy.encode_test, limit, "held-out")
-            templates = stack.enter_context(Templates())
-            hints = hints_of(config, policy, objective.read_scores, train, templates)
+            hints = hints_of(config, policy, objective.read_scores, train)
             scores = open_scores(config, objective, policy, parallel, initial.frozen)
             stream = stream_of(train, config.data.weights, config.seed)
             with reading(policy.model):

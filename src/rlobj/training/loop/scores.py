@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError, RunError, Setting, reported
 from rlobj.data import Problem
-from rlobj.data.templates import Templates
+from rlobj.data.templates import fill_template
 from rlobj.models.hollow import reading
 from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.scores import frozen, load_score, score_dtype, with_end
@@ -380,7 +380,6 @@ def hints_of(
     policy: Policy,
     read: frozenset[str],
     problems: Sequence[Problem],
-    templates: Templates,
 ) -> Hints | None:
     """What encodes the prompts of scores that have one of their own; None if no score has.
 
@@ -389,10 +388,9 @@ def hints_of(
         policy: encodes prompts.
         read: the scores that the objective reads.
         problems: to train on; each is filled in once, to find one that lacks a column.
-        templates: fills in prompts.
 
     Raises:
-        ConfigError: a template is wrong or takes too much, or reads a column that a problem lacks.
+        ConfigError: a template is wrong, or reads a column that a problem lacks.
     """
     prompts = {
         name: score.prompt
@@ -403,7 +401,7 @@ def hints_of(
     unknown = policy.tokenizer.unk_token_id
 
     def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
-        text = templates.fill(f"scores.{name}.prompt", prompts[name], problem, feedback)
+        text = fill_template(f"scores.{name}.prompt", prompts[name], problem, feedback)
         ids = policy.encode(replace(problem, prompt=text))
         if unknown is not None and unknown in ids:
             raise ConfigError(
