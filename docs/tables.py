@@ -81,7 +81,7 @@ def filled(text: str) -> str:
 
 def _setting(value: Any) -> str:
     """Format a value as YAML on one line."""
-    text = dump_yaml(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    text = dump_yaml(value, flow=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

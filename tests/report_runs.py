@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from rlobj.base.yaml import dump_yaml
 
 OBJECTIVE = {"surrogate": {"kind": "clip", "low": 0.2, "high": 0.28, "dual": None}, "drop": None}
 HOSTILE = (
@@ -60,9 +60,7 @@ def write_run(
     """A run with these metrics and settings; by default five steps."""
     folder.mkdir(parents=True)
     settings = {"preset": "grpo", "objective": {**OBJECTIVE, **(objective or {})}, **settings}
-    (folder / "config.resolved.yaml").write_text(
-        yaml.safe_dump(settings, sort_keys=False), encoding="utf-8"
-    )
+    (folder / "config.resolved.yaml").write_text(dump_yaml(settings), encoding="utf-8")
     lines = lines or [evaluation(0, 0.25), *map(step_line, range(1, 6))]
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     (folder / "metrics.jsonl").write_text(text, encoding="utf-8")

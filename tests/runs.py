@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from forked import Forked, run_ranks, wait_until
 from safetensors.torch import load_file
 
+from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.run_folder import RunFolder
@@ -70,9 +70,9 @@ def metrics(run: Path) -> list[dict]:
 
 def write_config(config: RunConfig, file: Path) -> Path:
     """The configuration as a --config file."""
-    settings = yaml.safe_load(dump_config(config))
+    settings = load_yaml(dump_config(config))
     preset = settings.pop("preset")
-    file.write_text(yaml.safe_dump({"preset": preset, **settings}))
+    file.write_text(dump_yaml({"preset": preset, **settings}))
     return file
 
 

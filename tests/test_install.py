@@ -9,10 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from rlobj.base.yaml import load_yaml
 from rlobj.installation import TRACKERS
 from rlobj.samplers.vllm.installed import SUPPORTED
 
@@ -151,13 +151,13 @@ def test_the_hooks_of_a_commit_run_the_ruff_of_ci():
 def test_the_workflows_call_programs_that_exist():
     for name in ("ci", "weekly"):
         text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
-        jobs = yaml.safe_load(text)["jobs"]
+        jobs = load_yaml(text)["jobs"]
         [program] = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
         assert os.access(ROOT / program, os.X_OK)
 
 
 def test_the_citation_has_the_version_of_the_project():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    citation = load_yaml((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == PROJECT["project"]["version"]
     assert citation["license"] == PROJECT["project"]["license"]
     assert f"version = {{{citation['version']}}}" in (ROOT / "README.md").read_text("utf-8")

@@ -5,21 +5,21 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.lexer import Unreadable
 from rlobj.answers.normalization import normalize
 from rlobj.answers.structure_parser import parse_structure
+from rlobj.base.yaml import load_yaml
 
 FILE = Path(__file__).with_name("equivalences.yaml")
-ROWS = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+ROWS = load_yaml(FILE.read_text(encoding="utf-8"))
 POLICY = Path(__file__).parents[2] / "docs" / "verifier-policy.yaml"
 
 
 def policies():
     """The examples of the table of policies in docs/verifier.md."""
-    for row in yaml.safe_load(POLICY.read_text(encoding="utf-8")):
+    for row in load_yaml(POLICY.read_text(encoding="utf-8")):
         assert row["right"], row
         assert row["wrong"], row
         for expected, answers in ((True, row["right"]), (False, row["wrong"])):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from limits import within
 
-import rlobj
-from rlobj.base.yaml import dump_yaml, load_yaml, packaged_table
+from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.settings.layers import parse_setting
 
 
@@ -29,20 +26,17 @@ BOMBS = {
         f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 500)}]",
         "more than 20,000 values",
     ),
-    "a list in itself": ("a: &a [1, *a]", "contains itself"),
-    "a mapping in itself": ("a: &a {b: {c: *a}}", "contains itself"),
-    "deep lists": ("[" * 100_000, "levels deep"),
-    "deep mappings": ("{b: " * 5_000, "levels deep"),
-    "deep blocks": ("".join(f"{' ' * i}a:\n" for i in range(500)), "levels deep"),
-    "many digits": ("a: " + "1" * 50_000, "digits"),
-    "many hexadecimal digits": ("a: 0x" + "f" * 50_000, "digits"),
-    "many octal digits": ("a: 0o" + "7" * 50_000, "digits"),
-    "many numbers with the base 60": ("a: !!int " + ":".join(["59"] * 50_000), "is no int"),
+    "a list in itself": ("a: &a [1, *a]", "more than 20,000 values"),
+    "deep lists": ("[" * 100_000, "maximum depth"),
+    "deep blocks": ("".join(f"{' ' * i}a:\n" for i in range(500)), "maximum depth"),
+    "many digits": ("a: " + "1" * 50_000, "more than 40 digits"),
+    "many hexadecimal digits": ("a: 0x" + "f" * 50_000, "more than 40 digits"),
     "a long text": ("a: " + "x" * 300_000, "more than 262,144 characters"),
     "many keys": ("".join(f"k{i}: 1\n" for i in range(15_000)), "more than 20,000 values"),
     "a tag on another value": ("a: !!bool x", "x"),
-    "a tag on no mapping": ("a: !!map 5", "values"),
     "a tag of Python": ("a: !!python/object/apply:os.getcwd []", "python/object"),
+    "a key twice": ("a: 1\nb: 2\na: 3", "the key 'a' is given twice(?s:.)*line 3, column 1"),
+    "a number as key": ("1: a", "a key must be text"),
 }
 
 
@@ -60,32 +54,22 @@ def test_aliases_that_repeat_little_are_read() -> None:
 
 
 PLAIN = {
-    **{"0": 0, "010": 10, "-08": -8, "+12": 12, "0o10": 8, "0x1F": 31, "0xff": 255},
-    **{"1e3": 1e3, "1E-6": 1e-6, ".5": 0.5, "5.": 5.0, "-1.e+2": -100.0, "+.5": 0.5, "010.5": 10.5},
-    **{".inf": math.inf, "-.INF": -math.inf, "+.Inf": math.inf},
-    **{"true": True, "True": True, "FALSE": False, "null": None, "~": None, "NULL": None, "": None},
-    **{x: x for x in ("1:30", "1:30.5", "190:20:30", "1_000", "1_0.5", "0b1", "0o8", "0o", "٣")},
-    **{x: x for x in ("-0x1", "+0o7", "0X1", "0O7", "1e", ".e3", "1.2.3", "0x", ".", "+.", "nan")},
-    **{x: x for x in ("yes", "No", "on", "OFF", "y", "n", "=", "2020-01-01", "tRUE", "nUll")},
-    **{x: x for x in ("inf", ".iNF", "1 000", "1,000")},
+    **{"0": 0, "010": 10, "-08": -8, "+12": 12, "0o10": 8, "0x1F": 31},
+    **{"1e3": 1e3, "1E-6": 1e-6, ".5": 0.5, "5.": 5.0, "-1.e+2": -100.0, "010.5": 10.5},
+    **{".inf": math.inf, "-.INF": -math.inf, "True": True, "FALSE": False},
+    **{"null": None, "~": None, "": None},
+    **{x: x for x in ("1:30", "0o8", "1e", "1.2.3", ".", "nan", "inf", "1,000", "2020-01-01")},
+    **{x: x for x in ("yes", "No", "on", "OFF", "y", "=", "tRUE", "nUll")},
 }
-"""A plain scalar, and what the core schema of YAML 1.2 reads."""
+"""A plain scalar, and what YAML 1.2 reads."""
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_a_plain_scalar_is_read_by_the_core_schema_of_yaml_1_2(text: str) -> None:
+def test_a_plain_scalar_is_read_by_yaml_1_2(text: str) -> None:
     expected = PLAIN[text]
-    for found in (load_yaml(f"a: {text}")["a"], parse_setting(f"a={text}")["a"]):
-        assert (type(found), found) == (type(expected), expected) or text == ""
-    for quoted in (f"'{text}'", f'"{text}"'):
-        assert load_yaml(f"a: {quoted}") == {"a": text}
-        assert parse_setting(f"a={quoted}") == {"a": text}
-
-
-@pytest.mark.parametrize("text", ["!!int 1_000", "!!int 3.5", "!!float 1:30", "!!bool yes"])
-def test_a_tag_reads_no_more_than_the_core_schema(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no .* of YAML 1\.2"):
-        load_yaml(f"a: {text}")
+    for read in (load_yaml(f"a: {text}")["a"], parse_setting(f"a={text}")["a"]):
+        assert (type(read), read) == (type(expected), expected) or text == ""
+    assert load_yaml(f"a: '{text}'") == parse_setting(f"a='{text}'") == {"a": text}
 
 
 NUMBERS = st.from_regex(r"\A[-+]?(0[xob]?)?[0-9a-f_:.]{0,8}([eE][-+]?[0-9]{1,3})?\Z")
@@ -105,28 +89,13 @@ VALUES = st.recursive(
 )
 
 
-@given(VALUES, st.booleans(), st.sampled_from([True, False, None]), st.sampled_from([80, 10**6]))
-def test_a_value_that_is_written_is_read_again(value, plain, flow, width):
-    written = dump_yaml(
-        {"a": value}, allow_unicode=plain, default_flow_style=flow, width=width, sort_keys=False
-    )
-    found = load_yaml(written)["a"]
-    assert found == value
-    assert repr(found) == repr(value)  # 1, 1.0 and True are equal in Python
+@given(VALUES, st.sampled_from([True, False, None]), st.sampled_from([80, 10**6]))
+def test_a_value_that_is_written_is_read_again(value, flow, width):
+    read = load_yaml(dump_yaml({"a": value}, flow=flow, width=width))["a"]
+    assert repr(read) == repr(value)  # 1, 1.0 and True are equal in Python
 
 
 def test_a_text_with_line_breaks_is_written_on_one_line() -> None:
     assert dump_yaml({"template": "1 + 2 = 3\n{prompt} ="}) == (
         'template: "1 + 2 = 3\\n{prompt} ="\n'
     )
-
-
-def test_the_tables_inside_rlobj_mean_the_same_in_yaml_1_1() -> None:
-    """Those of folders whose import brings no other engine."""
-    root = Path(rlobj.__file__).parent
-    files = [x for x in root.rglob("*.yaml") if not {"integrations", "samplers"} & {*x.parts}]
-    assert files
-    for file in files:
-        package = ".".join(file.parent.relative_to(root.parent).parts)
-        read = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        assert packaged_table(package, file.name) == read, file

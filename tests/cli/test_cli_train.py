@@ -13,10 +13,10 @@ from pathlib import Path
 
 import forked
 import pytest
-import yaml
 from screens import printed
 from tiny import save_tiny_policy
 
+from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.runs.configuration import dump_config, read_run_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import compose
@@ -33,7 +33,7 @@ def test_dry_run_prints_the_configuration_and_writes_nothing(tmp_path, monkeypat
     start, end = text.index("preset: stapo"), text.index("\nloss = ")
     expected = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
     plain = settled(expected, choose_settings(expected, None, None, {}))
-    assert RunConfig(**yaml.safe_load(text[start:end])) == plain
+    assert RunConfig(**load_yaml(text[start:end])) == plain
     assert "no effect: the bounds of {kind: clip, high: 0.28" in text
     assert list(tmp_path.iterdir()) == []
 
@@ -248,7 +248,7 @@ def write_config(folder: Path, steps: int) -> None:
         "evaluation": {"every": 2, "samples": 2},
         "checkpoint": {"every": 2},
     }
-    (folder / "run.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "run.yaml").write_text(dump_yaml(settings))
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from screens import printed
 
 import rlobj
 from rlobj.base.errors import ConfigError
+from rlobj.base.yaml import dump_yaml, load_yaml
 
 CODE = """
 from dataclasses import dataclass
@@ -189,9 +189,9 @@ def test_a_run_that_another_person_has_changed_imports_nothing(
 ) -> None:
     printed(*TRAIN, "--preset", "grpo", "--out", "run")
     file = Path("run/config.resolved.yaml")
-    settings = yaml.safe_load(file.read_text())
+    settings = load_yaml(file.read_text())
     settings[section] = changes if section == "rewards" else settings[section] | changes
-    file.write_text(yaml.safe_dump(settings))
+    file.write_text(dump_yaml(settings))
     for words in (
         ["eval", "run", "-n", "1"],
         ["resume", "run"],
@@ -206,9 +206,9 @@ def test_a_run_that_another_person_has_changed_imports_nothing(
 def test_a_setting_of_the_wrong_type_in_a_run_folder_is_an_error_of_that_setting() -> None:
     printed(*TRAIN, "--preset", "grpo", "--out", "run")
     file = Path("run/config.resolved.yaml")
-    settings = yaml.safe_load(file.read_text())
+    settings = load_yaml(file.read_text())
     settings["environment"]["tools"] = "python"
-    file.write_text(yaml.safe_dump(settings))
+    file.write_text(dump_yaml(settings))
     for words in (["resume", "run"], ["train", "--from", "run"]):
         text = printed(*words, code=2, columns=250)
         assert "environment.tools" in text

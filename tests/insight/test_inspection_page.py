@@ -9,13 +9,13 @@ from urllib.parse import urlencode
 
 import pytest
 import torch
-import yaml
 from browser import CHROMIUM, Browser
 from pages import awaited
 from record_rows import dropped, write_records
 
 from rlobj import write_inspection_page
 from rlobj.base.arrow import pc
+from rlobj.base.yaml import dump_yaml
 from rlobj.insight.filtering import matching, read_filter
 from rlobj.insight.page.rows import read_rows
 from rlobj.objectives.tokens import TokenBatch
@@ -95,7 +95,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows.append({"text": "7", "position": 99, "inclusion_probability": 0.01, "spurious": False})
     write_records(folder, rows)
     settings = {"preset": HOSTILE[1], "objective": OBJECTIVE.model_dump(mode="json", by_alias=True)}
-    (folder / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    (folder / "config.resolved.yaml").write_text(dump_yaml(settings))
     lines = [{"step": 1, "tokens/step": 112}, {"step": STEP, "tokens/step": 96}]
     written = "\n".join(map(json.dumps, lines))
     (folder / "metrics.jsonl").write_text(
@@ -171,7 +171,7 @@ def test_the_page_opens_on_touched_tokens(browser: Browser, tmp_path: Path) -> N
     """Those of a record, where the full table has none."""
     write_records(tmp_path, [{"text": "a", "effect": "dropped", "clause": "prob < 0.5"}])
     settings = {"objective": OBJECTIVE.model_dump(mode="json", by_alias=True)}
-    (tmp_path / "config.resolved.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "config.resolved.yaml").write_text(dump_yaml(settings))
     for logprob, step in ((-0.1, "1"), (-8.0, "2")):
         write_table(tmp_path, logprob)
         show(browser, write_inspection_page(tmp_path))

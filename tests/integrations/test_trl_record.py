@@ -13,7 +13,6 @@ from typing import Any
 import forked
 import pytest
 import torch
-import yaml
 from datasets import Dataset
 from integrations.trl_runs import config, reward, trainer, weights
 from runs import metrics
@@ -22,6 +21,7 @@ import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.base.folders import is_locked
+from rlobj.base.yaml import load_yaml
 from rlobj.integrations.trl import ObjectiveTrainer, recording
 
 PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]
@@ -168,7 +168,7 @@ def test_the_configuration_says_only_what_trl_said(whole: Path) -> None:
     """The learning rate of a step is that of its update, which TRL's schedule lowers."""
     rates = [line["train/learning_rate"] for line in metrics(whole / "_rlobj")]
     assert rates == pytest.approx([1e-3 * (12 - step) / 12 for step in range(12)])
-    told = yaml.safe_load((whole / "_rlobj" / "config.resolved.yaml").read_text())
+    told = load_yaml((whole / "_rlobj" / "config.resolved.yaml").read_text())
     assert not {"rewards", "checkpoint"} & set(told)
     assert set(told["data"]) == {"source"}
     assert set(told["evaluation"]) == {"every"}

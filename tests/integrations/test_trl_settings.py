@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from integrations.trl_runs import GRPOTrainer, config, trainer
 
 from rlobj import KL, AdaptiveGate, ConfigError, Objective, column, load_preset, reward
-from rlobj.base.yaml import Loader
+from rlobj.base.yaml import load_yaml
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
 from rlobj.integrations.trl.settings import fitted, report, scaled_as
 
@@ -153,7 +152,7 @@ def test_the_advice_of_an_adaptive_entropy_is_an_objective(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         fitted("stapo", given, False)
     advice = str(caught.value).split("Leave it out; write ")[-1]
-    written = [yaml.load(part, Loader=Loader) for part in advice.split(" and ")]
+    written = [load_yaml(part) for part in advice.split(" and ")]
     objective = Objective(**written[0], **written[1])
     gate = AdaptiveGate(target=0.2, start=0.01, step=0.005, low=0.0, high=1.0, off=0.0)
     assert objective.controllers == {"C": gate}

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from strategies import awkward_batch
 from torch import Tensor
 
 from rlobj import Objective, load_preset, parse
+from rlobj.base.yaml import load_yaml
 from rlobj.objectives.penalties import ProxyKL
 from rlobj.settings.layers import parse_setting
 from rlobj.settings.presets import merge, preset_names
@@ -28,7 +28,7 @@ FILE = re.compile(r"^```yaml\n# ([\w-]+)\.yaml\n(.*?)^```$", re.MULTILINE | re.D
 
 def variants() -> dict[str, Objective]:
     """The objective of each row of the tables, by `preset/variant`."""
-    found, rows = {}, yaml.safe_load((DOCS / "ablations.yaml").read_text(encoding="utf-8"))
+    found, rows = {}, load_yaml((DOCS / "ablations.yaml").read_text(encoding="utf-8"))
     assert rows.keys() == PRESETS.keys()
     for group, preset in PRESETS.items():
         for row in rows[group]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from runs import metrics
 from tiny import EIGHT, tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError, MissingExtra
+from rlobj.base.yaml import dump_yaml
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import known_problems
 from rlobj.ranks import ProcessGroup
@@ -230,7 +230,7 @@ def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
     stored, flat = read_settings(run), flattened(read_settings(run))
     assert "auto" not in [flat[name] for name in (*SETTINGS, "data.test_fraction")]
     stored["training"]["micro_batch_tokens"] = 4096  # as a larger GPU has chosen
-    (run / "config.resolved.yaml").write_text(yaml.safe_dump(stored))
+    (run / "config.resolved.yaml").write_text(dump_yaml(stored))
     for name, value in (("training.micro_batch_tokens", 4096), ("training.offload", None)):
         with pytest.raises(ConfigError, match=f"has {value}. Leave it out, or use {name}=VALUE"):
             rlobj.resume(run, settings={"training.steps": 2, name: "auto"})

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from limits import replaced, within
 from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.installation import installed_version
@@ -45,10 +45,10 @@ def run(finished, tmp_path):
 
 @pytest.mark.parametrize("name", ["training.learning_rate", "sampling.group_size", "data", "seed"])
 def test_what_a_config_lacks_is_named(run, name):
-    settings = yaml.safe_load((run / CONFIG).read_text())
+    settings = load_yaml((run / CONFIG).read_text())
     section, _, key = name.partition(".")
     del (settings[section] if key else settings)[key or section]
-    (run / CONFIG).write_text(yaml.safe_dump(settings))
+    (run / CONFIG).write_text(dump_yaml(settings))
     for read in (rlobj.resume, rlobj.report, rlobj.diagnose, rlobj.inspect):
         with pytest.raises(ConfigError, match=rf"damaged: it lacks {re.escape(name)}\. Restore"):
             read(run)

@@ -10,7 +10,6 @@ from pathlib import Path
 import forked
 import pyarrow.parquet as parquet
 import pytest
-import yaml
 from runs import (
     distance,
     finish,
@@ -27,6 +26,7 @@ from tiny import tiny_config
 
 import rlobj
 from rlobj.base.ports import free_port
+from rlobj.base.yaml import load_yaml
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.runs.checkpoints import newest_checkpoint, read_state
 from rlobj.runs.reading import read_records
@@ -192,7 +192,7 @@ class FailsOnTheSecondRank(Surrogate):
 def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
     file, run, log = tmp_path / "run.yaml", tmp_path / "run", tmp_path / "log"
     write_config(tiny_config(policy, "grpo"), file)
-    settings = yaml.safe_load(file.read_text())
+    settings = load_yaml(file.read_text())
     settings["objective"]["surrogate"] = {
         "kind": "custom",
         "target": "test_ranks:FailsOnTheSecondRank",

@@ -469,7 +469,6 @@ TORCHRUN = """
 import os
 import sys
 import torch
-import yaml
 import rlobj
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from runs import ROWS, ROWS_TEMPLATE, make_steps, metrics, ranks, same, weights, write_config
 from safetensors.torch import load_file, save_file
 from tiny import save_tiny_policy, tiny_config
 
 import rlobj
 from rlobj import ConfigError, DataError, RunError
+from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.models.embedded import build_tokenizer
 from rlobj.runs.checkpoints import checkpoints
 from rlobj.runs.configuration import read_run_config
@@ -369,9 +369,9 @@ def test_a_run_from_another_takes_another_teacher_and_reads_no_file_that_it_name
     rlobj.train(from_run=tmp_path / "first", settings=settings, out=tmp_path / "second")
     assert metrics(tmp_path / "second")[-1]["score/teacher/gap"] != 0
     stranger = tmp_path / "first" / "config.resolved.yaml"
-    own = yaml.safe_load(stranger.read_text())
+    own = load_yaml(stranger.read_text())
     own["scores"]["teacher"]["prompt"] = str(tmp_path / "secret")
     (tmp_path / "secret").write_text("{{ secret }}")
-    stranger.write_text(yaml.safe_dump(own))
+    stranger.write_text(dump_yaml(own))
     with pytest.raises(ConfigError, match="prompt is no template"):
         rlobj.train(from_run=tmp_path / "first", settings=settings, out=tmp_path / "third")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rlobj.base.errors import MissingExtra, RunError
+from rlobj.base.yaml import load_yaml
 from rlobj.installation import TRACKERS
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.training.trackers import (
@@ -54,7 +54,7 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path):
     close_trackers(opened)
     assert scalars(tmp_path) == {"step": [(0, 0), (1, 1)], "eval/accuracy": [(0, 0.25), (1, 0.5)]}
     [file] = (tmp_path / "tensorboard").glob("*/*/hparams.yml")
-    assert yaml.safe_load(file.read_text()) == flat(settings_of(run_with("tensorboard")))
+    assert load_yaml(file.read_text()) == flat(settings_of(run_with("tensorboard")))
 
 
 def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path):

@@ -80,5 +80,5 @@ def plain_value(value: Any) -> str:
     """Format a setting on one line, as in YAML."""
     from rlobj.base.yaml import dump_yaml
 
-    text = dump_yaml(value, default_flow_style=True, allow_unicode=True, width=10**6)
+    text = dump_yaml(value, flow=True, width=10**6)
     return text.removesuffix("\n").removesuffix("\n...").strip()

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.text import Text
+from ruamel.yaml import YAML
+from ruamel.yaml.nodes import MappingNode, ScalarNode
 
 from rlobj.data.sources import is_here, source_names
 from rlobj.models.checking import longest_prompt
@@ -136,18 +137,18 @@ def annotated_yaml(text: str, origins: Mapping[str, str]) -> str:
     """
     lines = text.splitlines()
 
-    def walk(node: yaml.MappingNode, prefix: str) -> None:
+    def walk(node: MappingNode, prefix: str) -> None:
         for key, value in node.value:
             path = f"{prefix}{key.value}"
             origin = origins.get(path) or origins.get(path.removesuffix(".kind"))
-            if isinstance(value, yaml.MappingNode) and value.value:
+            if isinstance(value, MappingNode) and value.value:
                 walk(value, f"{path}.")
             elif origin:
-                scalar = isinstance(value, yaml.ScalarNode)
+                scalar = isinstance(value, ScalarNode)
                 line = (value.end_mark if scalar else key.end_mark).line
                 lines[line] = f"{lines[line]:<36}  # {origin}"
 
-    root = yaml.compose(text)
-    if isinstance(root, yaml.MappingNode):
+    root = YAML(typ="safe", pure=True).compose(text)
+    if isinstance(root, MappingNode):
         walk(root, "")
     return "\n".join(lines) + "\n"

@@ -165,7 +165,7 @@ def _yaml(primitive: Primitive) -> str:
     from rlobj.base.yaml import dump_yaml
 
     settings = primitive.model_dump(mode="json", exclude_defaults=True)
-    return dump_yaml(settings, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    return dump_yaml(settings, flow=True, width=10**6).strip()
 
 
 def _settings(primitive: Primitive) -> str:

@@ -87,4 +87,4 @@ def dump_config(config: RunConfig, *, only_given: bool = False) -> str:
     from rlobj.base.yaml import dump_yaml
 
     settings = given_settings(config) if only_given else settings_of(config)
-    return dump_yaml(settings, sort_keys=False, allow_unicode=True)
+    return dump_yaml(settings)
