@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rlobj.base.errors import ConfigError, DataError, MissingExtra, RunError
+from rlobj.base.errors import ConfigError, DataError, MissingExtra
 from rlobj.data import DataConfig, Problem, format_prompt, load_problems
+from rlobj.data.gym_worker import _EVALUATES, harmless
 from rlobj.evaluation.problem_sets import Overrides, problem_sets
 from rlobj.rewards import Graded, Reward
-from rlobj.rewards.reasoning_gym_worker import _EVALUATES, refusal
 from rlobj.settings.building import compose
 from rlobj.settings.layers import layers_of
 
@@ -65,7 +65,7 @@ def test_the_embedded_policy_is_refused_before_problems_are_made(
     ],
 )
 def test_only_literals_and_formulas_are_evaluated(answer: str, refused: bool) -> None:
-    assert (refusal(answer) is not None) == refused
+    assert harmless(answer) != refused
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -157,8 +157,8 @@ class TestInstalled:
     @pytest.mark.parametrize(
         ("name", "gym", "message"),
         [
-            ("countdwn", {}, "no dataset 'countdwn'. Did you mean 'countdown'"),
-            ("countdown", {"max_number": 4}, "no setting of countdown 'max_number'. Did you mean"),
+            ("countdwn", {}, "Dataset 'countdwn' not registered"),
+            ("countdown", {"max_number": 4}, "unexpected keyword argument 'max_number'"),
             ("countdown", {"min_numbers": 9}, "AssertionError"),
         ],
     )
@@ -185,5 +185,5 @@ class TestInstalled:
         assert found.problems == load("chain_sum", "test", size=4)
 
     def test_a_problem_of_another_source_is_an_error(self) -> None:
-        with pytest.raises(RunError, match="grades no other"):
+        with pytest.raises(ConfigError, match="grades no other"):
             grade("", replace(load("countdown", size=1)[0], extra={}))

@@ -7,12 +7,11 @@ The keys of `data.gym` are those of the dataset's configuration class.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from rlobj.base.errors import ConfigError, DataError, MissingExtra, nearest
+from rlobj.base.errors import ConfigError, DataError, MissingExtra, reported
 from rlobj.data.problems import Problem, digest
 from rlobj.workers.worker import Worker
 
@@ -51,27 +50,18 @@ def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[P
             `seed` is 0 by default. A test problem that is also a training problem is left out.
 
     Raises:
-        MissingExtra: reasoning-gym, or a package that it needs, is not installed.
-        DataError: an unknown dataset or setting, or a value that the dataset refuses.
+        MissingExtra: reasoning-gym is not installed.
+        DataError: as reasoning-gym says of an unknown dataset or setting, or a wrong value.
     """
     refuse_missing(source)
     name, settings = source.removeprefix(PREFIX), {**DEFAULTS, **settings}
-    worker = Worker("rlobj.data.gym_worker:Problems")
+    arguments = {"name": name, "settings": settings, "split": split}
+    worker = Worker("rlobj.data.gym_worker:Problems", arguments)
     try:
-        worker.ready()
-        reply = worker.ask(name, settings, split)
-    except (ConfigError, EOFError) as error:
-        if absent := re.fullmatch(r"ModuleNotFoundError: No module named '([^']+)'", str(error)):
-            raise MissingExtra(absent[1], EXTRA, source) from error
-        raise DataError(f"{source}: {error}") from error
+        with reported(DataError, f"{source} with {settings}", ConfigError, EOFError):
+            worker.ready()
     finally:
         worker.kill()
-    if "unknown" in reply:
-        what = "dataset" if reply["unknown"] == name else f"setting of {name}"
-        near = nearest(reply["unknown"], reply["known"])
-        raise DataError(f"reasoning-gym has no {what} '{reply['unknown']}'.{near}")
-    if "error" in reply:
-        raise DataError(f"{source} with {settings}: {reply['error']}")
     return [
         Problem(
             id=f"{name}-{digest(entry['question'])[:16]}",
@@ -79,5 +69,5 @@ def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[P
             answer=entry["answer"] or "",
             extra={REWARD: {"name": name, "settings": settings, "metadata": entry["metadata"]}},
         )
-        for entry in reply["problems"]
+        for entry in worker.opening
     ]

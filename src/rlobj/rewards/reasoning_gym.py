@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field
 
-from rlobj.base.errors import Argument, ConfigError, RunError
+from rlobj.base.errors import Argument, ConfigError
 from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
 from rlobj.workers.judge import Judge
 
@@ -36,15 +36,18 @@ class ReasoningGym(Reward):
 class _GymGrader(FunctionGrader):
     def __init__(self, deadline: float) -> None:
         super().__init__(self._score)
-        target = "rlobj.rewards.reasoning_gym_worker:Scorer"
+        target = "rlobj.data.gym_worker:Scorer"
         self._worker = Judge(target, deadline, 4 * 2**30, recycle_after=10_000)
 
     def check(self, problems: Sequence[Problem]) -> None:
-        try:
-            for problem in problems:
-                self._dataset(problem)
-        except RunError as error:
-            raise ConfigError(error) from error
+        for problem in problems:
+            if "reasoning_gym" not in problem.extra:
+                raise ConfigError(
+                    f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
+                    "grades no other; use ",
+                    Argument("data", "reasoning-gym:NAME"),
+                    ", or another reward.",
+                )
 
     def __enter__(self) -> Self:
         self._worker.start()
@@ -53,22 +56,11 @@ class _GymGrader(FunctionGrader):
     def __exit__(self, *_: object) -> None:
         self._worker.kill()
 
-    def _dataset(self, problem: Problem) -> Any:
-        entry = problem.extra.get("reasoning_gym")
-        if entry is None:
-            raise RunError(
-                f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
-                "grades no other; use ",
-                Argument("data", "reasoning-gym:NAME"),
-                ", or another reward.",
-            )
-        return entry
-
     def _score(self, response: str, problem: Problem) -> Graded:
-        dataset = self._dataset(problem)
+        self.check([problem])
+        dataset, gold = problem.extra["reasoning_gym"], problem.answer or None
         answers = _ANSWER.findall(response)
         answer = answers[-1].strip() if answers else None
-        gold = problem.answer or None
         entry = {"question": problem.prompt, "answer": gold, "metadata": dataset["metadata"]}
         about = dataset["name"], dataset["settings"], entry
         score, reason = self._worker.judge((*about, answer), (*about, gold))
