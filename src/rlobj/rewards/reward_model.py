@@ -86,31 +86,20 @@ class _ModelGrader(Grader):
         # a tokenizer may fail in many ways
         with reported(ConfigError, f"the reward model {name} cannot be read", Exception):
             config_dict(name)
-            self._config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         if settings.digest not in (None, _digest(path_of(name))):
             raise ConfigError(
                 f"{name} is not the reward model with the digest {settings.digest}: it has changed "
                 "since. Put the old one back, or start a new run with rewards.digest=null"
             )
-        kinds, folder = self._config.architectures or ["unknown"], path_of(name)
-        if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        if config.num_labels != 1:
             raise ConfigError(
-                f"the reward model {name} has the architecture {', '.join(kinds)}; expected a "
-                "sequence classifier, such as Qwen3ForSequenceClassification"
+                f"the reward model {name} has {config.num_labels} outputs (num_labels); "
+                "expected a sequence classifier with one, which is the reward"
             )
-        if self._config.num_labels != 1:
-            raise ConfigError(
-                f"the reward model {name} has {self._config.num_labels} outputs (num_labels); "
-                "expected one, which is the reward"
-            )
-        weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
-        if folder.is_dir() and not weights and not settings.server:
-            raise ConfigError(
-                f"the reward model {name} is a folder without weights; expected *.safetensors"
-            )
-        self._text = self._config.get_text_config()
-        most = getattr(self._text, "max_position_embeddings", None)
+        self._pads = config.get_text_config().pad_token_id
+        most = getattr(config.get_text_config(), "max_position_embeddings", None)
         self._limit = min(most or math.inf, self._tokenizer.model_max_length)
 
     @property
@@ -127,28 +116,20 @@ class _ModelGrader(Grader):
             return self
         gpu = torch.cuda.is_available()
         device = device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu")
-        with reported(ConfigError, f"rewards.device is {device}", RuntimeError, AssertionError):
-            torch.empty(0, device=device)
-        on_cpu = torch.device(device).type == "cpu"
-        what = f"the weights of the reward model {name} cannot be read"
-        expected = (
-            ". Expected a folder written by save_pretrained, or the id of a classifier on the hub"
-        )
+        what = f"the reward model {name} cannot be loaded onto {device} (rewards.device)"
+        expected = ". Expected a sequence classifier: a folder of save_pretrained, or a hub id"
         with reported(ConfigError, what, Exception, advice=expected):  # errors of many libraries
-            model = load_complete(
-                AutoModelForSequenceClassification,
-                name,
-                dtype=torch.float32 if on_cpu else torch.bfloat16,
-                trust_remote_code=False,
-            )
-        self._model = model.to(device).eval().requires_grad_(False)
+            dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+            kind = AutoModelForSequenceClassification
+            model = load_complete(kind, name, dtype=dtype, trust_remote_code=False)
+            self._model = model.to(device).eval().requires_grad_(False)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._model = None
 
     def check(self, problems: Sequence[Problem]) -> None:
-        """Render the first problem, and have a server score it."""
+        """Score the answer of the first problem on a server; here, render it."""
         for problem in problems[:1]:
             what = f"the chat template of the reward model {self._settings.model} fails"
             with reported(ConfigError, what, Exception):  # a template is a program
@@ -164,16 +145,15 @@ class _ModelGrader(Grader):
             ConfigError: it serves another model.
             RunError: it does not answer.
         """
-        cards, name = self._request("/v1/models")["data"], self._settings.model
-        served = [card[key] for card in cards for key in ("root", "id") if card.get(key)]
-        mine = path_of(name).resolve()
-        if served and mine not in [Path(name_served).resolve() for name_served in served]:
+        [card, *_], name = self._request("/v1/models")["data"], self._settings.model
+        served = {card["id"], card.get("root") or card["id"]}
+        if path_of(name).resolve() not in [Path(text).resolve() for text in served]:
             raise ConfigError(
-                f"the reward server {self._settings.server} serves {', '.join(served)}, not {name}."
-                " Name that model in rewards.model, or start the server with: vllm serve FOLDER "
-                f"--runner pooling --served-model-name {name}"
+                f"the reward server {self._settings.server} serves {', '.join(sorted(served))}, "
+                f"not {name}. Name that model in rewards.model, or start the server with: vllm "
+                f"serve FOLDER --runner pooling --served-model-name {name}"
             )
-        self._limit = min(self._limit, cards[0].get("max_model_len") or math.inf)
+        self._limit = min(self._limit, card.get("max_model_len") or math.inf)
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response."""
@@ -183,10 +163,10 @@ class _ModelGrader(Grader):
         return [self._graded(next(values) if len(row) <= self._limit else None) for row in rows]
 
     def _graded(self, value: float | None) -> Graded:
+        threshold = self._settings.threshold
         if value is None:
             reason = f"longer than the reward model's {self._limit} tokens"
         elif math.isfinite(value):
-            threshold = self._settings.threshold
             right = None if threshold is None else value >= threshold
             return Graded(value, right, "reward model", None)
         else:
@@ -209,15 +189,13 @@ class _ModelGrader(Grader):
 
         model: Any = self._model
         values = [math.nan] * len(rows)
-        for batch in by_length([*map(len, rows)], self._settings.batch_tokens):
-            if (pad := self._text.pad_token_id) is None:  # an id that no sequence has
-                used = {token for i in batch for token in rows[i]}
-                pad = model.config.get_text_config().pad_token_id = min({*range(10**4)} - used)
-            ids = [torch.tensor(rows[i]) for i in batch]
-            padded = pad_sequence(ids, True, pad)
+        # without a padding token, one row at a time
+        tokens = 1 if self._pads is None else self._settings.batch_tokens
+        for batch in by_length([*map(len, rows)], tokens):
+            ids = [torch.tensor(rows[i], device=model.device) for i in batch]
             mask = pad_sequence([torch.ones_like(row) for row in ids], True)
             with torch.inference_mode():
-                output = model(padded.to(model.device), attention_mask=mask.to(model.device))
+                output = model(pad_sequence(ids, True, self._pads or 0), attention_mask=mask)
             for i, value in zip(batch, output.logits[:, 0].float().tolist(), strict=True):
                 values[i] = value
         return values
@@ -228,12 +206,8 @@ class _ModelGrader(Grader):
         for start in range(0, len(rows), _ROWS):
             body = {"input": rows[start : start + _ROWS], "use_activation": False}
             for output in self._request("/classify", body)["data"]:
-                if len(output["probs"]) != 1:
-                    raise ConfigError(
-                        f"the model of the reward server {self._settings.server} has "
-                        f"{len(output['probs'])} outputs; expected one, which is the reward"
-                    )
-                values += output["probs"]
+                [value] = output["probs"]
+                values.append(value)
         return values
 
     def _request(self, path: str, body: Any = None) -> Any:
@@ -245,20 +219,18 @@ class _ModelGrader(Grader):
         url, key = f"{self._settings.server}".rstrip("/") + path, os.environ.get("RLOBJ_API_KEY")
         headers = {"Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
-        data = None if body is None else json.dumps(body).encode()
-        problem = ""
+        request = Request(url, None if body is None else json.dumps(body).encode(), headers)
+        problem: Exception | None = None
         for pause in (0, *_PAUSES):
             time.sleep(pause)
             try:
-                with build_opener(ProxyHandler({})).open(
-                    Request(url, data, headers), timeout=_TIMEOUT
-                ) as answer:
+                with build_opener(ProxyHandler({})).open(request, timeout=_TIMEOUT) as answer:
                     return json.load(answer)
             except HTTPError as error:
                 text = error.read()[:300].decode(errors="replace")
                 raise RunError(f"{url} answers {error.code}: {text}") from error
             except (OSError, ValueError) as error:
-                problem = str(error)
+                problem = error
         raise RunError(
             f"the reward server {url} does not answer: {problem}. Start it with: vllm serve "
             f"{self._settings.model} --runner pooling"
