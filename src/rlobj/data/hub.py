@@ -1,12 +1,7 @@
-"""Read rows of published data sets: local copies, else the Hugging Face hub.
-
-One request first tests whether the hub can be reached, because the packages that read it repeat
-every request for half a minute before they fail. If it cannot be reached, the local cache is used.
-"""
+"""Read rows of published data sets: local copies, else the Hugging Face hub or its cache."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +13,6 @@ from rlobj.base.paths import path_of
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, arrow_rows, local_copy, read_file, split_files
 from rlobj.data.problems import Row
-
-logger = logging.getLogger(__name__)
 
 ADVICE = "HF_ENDPOINT=URL in the environment sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
 
@@ -113,8 +106,6 @@ def first_available(
 ) -> tuple[HubSource, Any]:
     """Return the first candidate that can be loaded, and what `datasets` gives for it.
 
-    If the hub cannot be reached, only the local cache is used.
-
     Args:
         candidates: data sets, in the order in which they are tried.
         name: name of the data set, for error messages.
@@ -125,29 +116,18 @@ def first_available(
         DataError: no candidate can be loaded; the message has the reason for each.
     """
     try:
-        import datasets.config
+        import datasets
     except ImportError:
         raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", instead) from None
-    unreachable, failures = _unreachable(datasets, *(source.id for source in candidates)), []
-    lost, before = bool(unreachable), datasets.config.HF_HUB_OFFLINE
-    try:
-        for source in candidates:
-            datasets.config.HF_HUB_OFFLINE = before or lost
-            try:
-                part = datasets.load_dataset(source.id, source.config, split=source.split)
-            except Exception as error:
-                text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                failures.append(f"  {source}: {'not in the local cache' if lost else text[:200]}")
-                lost = lost or isinstance(error, ConnectionError)
-            else:
-                if unreachable:
-                    logger.warning("%s: %s comes from the local cache", unreachable, source)
-                return source, part
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before
-    why = f"Could not load {name} from the Hugging Face hub: {unreachable}".rstrip()
-    lines = [why, *failures, *([ADVICE] if unreachable else []), instead]
-    raise DataError(Message.joined("\n", lines))
+    failures = []
+    for source in candidates:
+        try:
+            return source, datasets.load_dataset(source.id, source.config, split=source.split)
+        except Exception as error:  # of many libraries
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            failures.append(f"  {source}: {text[:200]}")
+    why = f"Could not load {name} from the Hugging Face hub:"
+    raise DataError(Message.joined("\n", [why, *failures, ADVICE, instead]))
 
 
 def hub_rows(
@@ -190,20 +170,3 @@ def hub_rows(
 def _rows(name: str, part: Any, duplicates: DuplicateFilter | None) -> Iterator[Row]:
     tables = part.with_format("arrow").iter(batch_size=8192)
     return arrow_rows(name, (batch for table in tables for batch in table.to_batches()), duplicates)
-
-
-def _unreachable(datasets: Any, *identifiers: str) -> str:
-    """Return why the hub cannot be reached; empty if it can be, or is not needed.
-
-    Any response counts. The timeout is `HF_HUB_ETAG_TIMEOUT`, 10 seconds by default.
-    """
-    if datasets.config.HF_HUB_OFFLINE or all(Path(name).exists() for name in identifiers):
-        return ""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except Exception as error:  # the type depends on the HTTP package
-        return f"{constants.ENDPOINT} cannot be reached ({' '.join(str(error).split())[:200]})"
-    return ""

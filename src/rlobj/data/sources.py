@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from rlobj.base.errors import ConfigError, DataError, Setting, nearest, reported
-from rlobj.base.files import a_file
+from rlobj.base.errors import ConfigError, DataError, Setting, nearest
 from rlobj.base.paths import path_of
 from rlobj.base.targets import is_object_text
 from rlobj.base.validation import InvalidFields, Model
@@ -419,12 +418,9 @@ def require_source(source: str) -> None:
 
     Raises:
         ConfigError: it can be no path.
-        DataError: it is neither known, nor there, nor of the form of a hub id; or a pipe or device.
+        DataError: it is neither known, nor there, nor of the form of a hub id.
     """
     path, names = path_of(source), [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
-    if path.exists() and source not in names and not path.is_dir():
-        with reported(DataError, "the data cannot be read", OSError):
-            a_file(path)
     readable = source in names or is_gym(source) or path.exists() or is_object_text(source)
     if readable or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return
