@@ -362,9 +362,7 @@ def test_columns_can_be_named_also_nested_ones() -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "no problem with a question and an answer"),
         (["1+1?"], "row 1: expected a mapping.*got str"),
-        ([{"text": "1+1?"}], "row 1: found no column for the prompt"),
         ([ROWS[0], {"problem": ["?"], "answer": "4"}], "row 2, column 'problem'"),
     ],
 )

@@ -46,13 +46,14 @@ def dapo_row(index, answer=None, copy=0):
 
 
 def test_dapo_has_unique_questions_and_adds_no_template(folder, caplog):
-    rows = [dapo_row(index, copy=copy) for copy in range(100) for index in range(50)]
+    """Also where a whole batch of rows repeats earlier ones."""
+    rows = [dapo_row(index, copy=copy) for copy in range(400) for index in range(50)]
     rows.append(dapo_row(3, answer=4))
     write_parquet(folder / "dapo-math-17k.parquet", rows)
     with caplog.at_level(logging.INFO):
         problems = load("dapo-math-17k")
     assert [problem.answer for problem in problems] == [str(index) for index in range(50)]
-    assert "left out 4951 rows with repeated questions" in caplog.text
+    assert "left out 19951 rows with repeated questions" in caplog.text
     assert "1 repeated questions have different answers" in caplog.text
     template = DataConfig(source="dapo-math-17k").template
     assert format_prompt(template, problems[7]) == rows[7]["prompt"][0]["content"]

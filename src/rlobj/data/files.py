@@ -210,11 +210,13 @@ def arrow_rows(
     name: str, batches: Iterable[Any], duplicates: DuplicateFilter | None = None
 ) -> Iterator[Row]:
     """Yield rows of Arrow record batches, numbered from 1, without duplicates."""
+    import pyarrow
+
     start = 1
     for batch in batches:
         try:
             new = range(batch.num_rows) if duplicates is None else duplicates.new_rows(batch)
-            rows = batch.take(list(new)).to_pylist()
+            rows = batch.take(pyarrow.array(new, pyarrow.int64())).to_pylist()
         except (ValueError, OverflowError, KeyError) as error:  # half a character, a name twice
             where = f"{name}, rows {start} to {start + batch.num_rows - 1}"
             raise DataError(f"{where}: a value cannot be read ({error}).") from error

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import Argument, DataError, Message, MissingExtra, Setting, nearest
+from rlobj.base.errors import Argument, DataError, Message, MissingExtra, Setting
 from rlobj.base.paths import path_of
 from rlobj.data.duplicates import DuplicateFilter
-from rlobj.data.files import SUFFIXES, arrow_rows, local_copy, read_file, split_files
+from rlobj.data.files import arrow_rows, local_copy, read_file, split_files
 from rlobj.data.problems import Row
 
 ADVICE = "HF_ENDPOINT=URL in the environment sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
@@ -87,9 +87,7 @@ def published_rows(
         f"{name}/ with files named train and test"
     )
     if data_dir is not None:
-        there = [p.name for p in data_dir.iterdir() if p.is_dir() or p.suffix in SUFFIXES]
-        advice = nearest(f"{name}.jsonl", there) if there else " The folder has no data files."
-        raise DataError(f"{folder} has no {form}.{advice}")
+        raise DataError(f"{folder} has no {form}.")
     if not candidates:
         raise no_test_split(f"{name} has no split '{split}'")
     instead = Message(
