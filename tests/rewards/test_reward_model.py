@@ -21,7 +21,6 @@ from rlobj.base.ports import free_port
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.rewards import Reward
-from rlobj.settings.trust import require_trust
 from rlobj.training import run_training
 
 CHAT = "{% for m in messages %}{{ '<' if m.role == 'user' else '=' }}{{ m.content }}{% endfor %}"
@@ -134,10 +133,6 @@ def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
     line = run.history[-1]
     place = {"training.steps": 2, "rewards": [{**both[0], "batch_tokens": 99}, both[1]]}
     assert rlobj.resume(tmp_path / "b", settings=place).history[-1]["step"] == 2
-    changed = {**place, "rewards": [{**both[0], "weight": 3}, both[1]]}
-    for rewards, name in ((changed["rewards"], r"of\.judge\.weight"), (both[::-1], "order")):
-        with pytest.raises(ConfigError, match=rf"Leave out: rewards\.{name}$"):
-            rlobj.resume(tmp_path / "b", settings={"training.steps": 3, "rewards": rewards})
     total = 2 * line["reward/judge/mean"] + line["reward/exact/mean"]
     assert line["reward/mean"] == pytest.approx(total, abs=1e-6)
     assert "reward/accuracy" in line
@@ -222,14 +217,6 @@ def test_a_server_that_is_gone_ends_the_run_with_its_command(tmp_path, monkeypat
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(RunError, match=r"does not answer: [^$]*vllm serve .* --runner pooling"):
         grades(save_classifier(tmp_path), server=url)
-
-
-def test_a_strangers_run_does_not_send_the_key_to_a_server_far_away():
-    far = {"kind": "reward_model", "model": "m", "server": "http://example.org"}
-    for rewards in (far, {"kind": "several", "of": [{"kind": "math", "name": "a"}, far]}):
-        with pytest.raises(ConfigError, match=r"rewards\.server"):
-            require_trust("run", {"rewards": rewards}, {})
-    require_trust("run", {"rewards": {**far, "server": "http://127.0.0.1:8000"}}, {})
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path):

@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import DataError
+from rlobj.base.errors import DataError, reported
 from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.problems import Row
 
@@ -38,15 +38,11 @@ def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator
         raise DataError(
             f"{path}: unknown file type '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
         )
-    try:
+    with reported(DataError, f"{path} cannot be read", UnicodeDecodeError, OSError):
         if path.suffix == ".parquet":
             yield from _parquet(path, duplicates)
         else:
             yield from SUFFIXES[path.suffix](path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
 def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
@@ -198,12 +194,13 @@ def _parquet(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[
     import pyarrow
     from pyarrow import parquet
 
-    try:
+    what = f"{path} is not a readable Parquet file"
+    with (
+        reported(DataError, what, pyarrow.ArrowException, NotImplementedError),
         # With pre-buffering, the whole file would end up in memory.
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
-            yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), duplicates)
-    except (pyarrow.ArrowException, NotImplementedError) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({error}).") from error
+        parquet.ParquetFile(path, pre_buffer=False) as file,
+    ):
+        yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), duplicates)
 
 
 def arrow_rows(
@@ -214,12 +211,11 @@ def arrow_rows(
 
     start = 1
     for batch in batches:
-        try:
+        where = f"{name}, rows {start} to {start + batch.num_rows - 1}: a value cannot be read"
+        # half a character, a date beyond Python's, a name twice
+        with reported(DataError, where, ValueError, OverflowError, KeyError):
             new = range(batch.num_rows) if duplicates is None else duplicates.new_rows(batch)
             rows = batch.take(pyarrow.array(new, pyarrow.int64())).to_pylist()
-        except (ValueError, OverflowError, KeyError) as error:  # half a character, a name twice
-            where = f"{name}, rows {start} to {start + batch.num_rows - 1}"
-            raise DataError(f"{where}: a value cannot be read ({error}).") from error
         kinds = {field.name: field.type for field in batch.schema if "float" in str(field.type)}
         for index, row in zip(new, rows, strict=True):
             exact = {column: _exact_float(row[column], kind) for column, kind in kinds.items()}

@@ -262,19 +262,13 @@ def answer_text(value: Any, where: str) -> str:
     value = decoded(value, where)
     if value is None or (isinstance(value, list | tuple) and not value):
         return ""
-    if isinstance(value, dict):
-        raise DataError(
-            f"{where} has an object with the fields {', '.join(map(str, value))}. Select one with "
-            "a dot: data.columns.answer=COLUMN.FIELD"
-        )
-    if isinstance(value, list | tuple):
-        raise DataError(f"{where} has {len(value)} answers ({str(value)[:80]}); expected one.")
     if isinstance(value, Real | Decimal) and not isinstance(value, bool):
         return _number_text(value, where)
     if not isinstance(value, str | bool):
         raise DataError(
             f"{where} has an answer of the type {type(value).__name__} ({str(value)[:80]}); "
-            "expected text or a number. Write it as text, in the form of a response's answer."
+            "expected text or a number, or a list with one. A dot selects a field: "
+            "data.columns.answer=COLUMN.FIELD"
         )
     text = str(value).strip()
     marked = re.search(r"####(?!.*####)\s*([^\n]*)\Z", text)
