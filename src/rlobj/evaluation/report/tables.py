@@ -63,7 +63,7 @@ def _text(name: str, numbers: Mapping[str, Any]) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if name.endswith("_interval"):
-        return number_range(*value, shares)
+        return number_range(value[0], value[1], shares)
     if name.endswith("_bounds"):
         return percent(value[1])
     if name.startswith("length_"):
