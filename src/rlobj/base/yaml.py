@@ -120,6 +120,6 @@ def dump_yaml(value: Any, *, flow: bool | None = False, width: int = 80) -> str:
     """
     yaml, stream = _yaml(), StringIO()
     yaml.default_flow_style, yaml.width = flow, width
-    yaml.sort_base_mapping_type_on_output = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.dump(value, stream)
     return stream.getvalue()
