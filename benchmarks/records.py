@@ -42,7 +42,7 @@ CASES = {
 
 def settings(variant: str, large: bool, groups: int, steps: int) -> dict[str, Any]:
     """The settings of one of the runs."""
-    off: dict[str, Any] = {"records_mb": 0, "tables_every": 0}
+    off: dict[str, Any] = {"records": 0, "tables_every": 0}
     found: dict[str, Any] = {
         "training": {"steps": steps},
         "evaluation": {"every": 0},

@@ -29,5 +29,12 @@ def on_ranks(count: int, work: Callable[[Any], Any]) -> list[Any]:
             barrier.wait()
             return total
 
+        def gather(self, value: Any) -> list[Any]:
+            values[self.rank] = value
+            barrier.wait()
+            parts = list(values)
+            barrier.wait()
+            return parts
+
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(lambda rank: work(Rank(rank)), range(count)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,10 @@ import pyarrow
 
 from rlobj.base.arrow import write_parquet
 from rlobj.runs.columns import SCHEMA
-from rlobj.runs.reading import DESIGN_KEY, Design
+from rlobj.runs.layout import record_file
+from rlobj.runs.reading import UPDATES_KEY
 
 DEFAULTS: dict[str, Any] = {
-    "schema_version": 1,
     "step": 1,
     "update": 1,
     "response": 0,
@@ -37,7 +39,6 @@ DEFAULTS: dict[str, Any] = {
     "sampler_gap": 0.0,
     "before": "2+",
     "after": "=9",
-    "inclusion_probability": 1.0,
     "spurious": None,
 }
 
@@ -49,15 +50,42 @@ def dropped(text: str = "7", **columns: Any) -> dict[str, Any]:
 
 
 def write_records(
-    run: Path, rows: list[dict[str, Any]], name: str = "part-0", design: Design | None = None
+    run: Path, rows: list[dict[str, Any]], tokens: Mapping[int, int] | None = None, more: int = 0
 ) -> Path:
-    """A file of records of these rows; what a row leaves out is `DEFAULTS`."""
+    """Files of records of these rows; what a row leaves out is `DEFAULTS`.
+
+    Args:
+        run: the folder of the run.
+        rows: of the record.
+        tokens: the number of all tokens of steps; by default the number of their rows.
+        more: so many tokens were dropped in each step beside the rows.
+
+    Returns:
+        The file of the newest step.
+    """
     run.mkdir(exist_ok=True)
     (run / "config.resolved.yaml").touch()
-    table = pyarrow.Table.from_pylist([{**DEFAULTS, **row} for row in rows], schema=SCHEMA)
-    if design is not None:
-        more = {DESIGN_KEY: json.dumps(design._asdict())}
-        table = table.replace_schema_metadata({**SCHEMA.metadata, **more})
-    file = run / "records" / f"{name}.parquet"
-    write_parquet(file, table)
-    return file
+    every = sorted(({**DEFAULTS, **row} for row in rows), key=lambda row: row["step"])
+    steps: dict[int, list[Any]] = {}
+    steps |= {step: [*of_step] for step, of_step in groupby(every, lambda row: row["step"])}
+    for step in {**steps, **(tokens or {})}:
+        some = steps.get(step, [])
+        causes: dict[tuple[Any, Any], list[int]] = {}
+        for row in some:
+            counts = causes.setdefault((row["effect"], row["clause"]), [0, 0, 0])
+            judged = row["spurious"]
+            marks = (1, judged is not None, bool(judged))
+            counts[:] = (a + int(b) for a, b in zip(counts, marks, strict=True))
+        if more:
+            causes.setdefault(("dropped", "prob < 0.002"), [0, 0, 0])[0] += more
+        update = {
+            "update": 1,
+            "tokens": (tokens or {}).get(step, len(some) + more),
+            "recordable": len(some) + more,
+            "recorded": len(some),
+            "clauses": [[*cause, *counts] for cause, counts in causes.items() if cause[0]],
+        }
+        metadata = {**SCHEMA.metadata, UPDATES_KEY: json.dumps([update])}
+        table = pyarrow.Table.from_pylist(some, SCHEMA).replace_schema_metadata(metadata)
+        write_parquet(record_file(run, step), table)
+    return record_file(run, max({**steps, **(tokens or {})}))

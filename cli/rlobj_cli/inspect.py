@@ -13,7 +13,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, number, reading, table, working
-from rlobj_cli.screen.console import plain_value, show_page
+from rlobj_cli.screen.console import show_page
 from rlobj_cli.screen.context import beginning, in_context, style_of
 from rlobj_cli.screen.options import Json, Step
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3}
 """Columns of tokens on the screen, with their digits."""
+NONE = (
+    'None. --where RULE shows tokens that no rule touched, such as --where "prob < 0.01". rlobj '
+    "diagnose RUN says why a rule never fires."
+)
+"""What to do where no token was found."""
 
 
 def inspect(
@@ -35,8 +40,8 @@ def inspect(
         str | None,
         typer.Option(
             metavar="RULE",
-            help="All recorded tokens that a rule selects, also those that the objective did not "
-            "touch. The rule reads recorded columns, token by token.",
+            help="All tokens that a rule selects, also those that the objective did not touch, in "
+            "the steps with full tables. The rule reads recorded columns, token by token.",
         ),
     ] = None,
     text: Annotated[
@@ -59,8 +64,8 @@ def inspect(
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.
 
-    A record has all of these tokens, and a sample of the others.
-    Beyond a size it has a sample of both. Counts from a sample are marked ≈.
+    Every count is exact. The record has up to output.records of these tokens of an
+    update; --where looks at all tokens of the steps with full tables.
 
     [bold]Examples[/bold]
 
@@ -75,7 +80,7 @@ def inspect(
 
     \b  prob logprob surprisal entropy old_prob ratio advantage reward position
       gradient_norm entropy_sensitivity sampler_gap weight factor
-      step update response group token inclusion_probability
+      step update response group token
       kept: 1 or 0; spurious: the same, in tasks that judge tokens, such as scratchpad
     """
     console = Screen()
@@ -108,8 +113,8 @@ def show(console: Console, inspection: Inspection, groups: int) -> None:
     """Print the clauses that fired, then the largest groups with their examples in context."""
     console.print(Text.assemble(("rlobj inspect", "bold"), "  ", inspection.title), soft_wrap=True)
     console.print(Text(inspection.total), soft_wrap=True)
-    if not inspection.groups:
-        console.print(Text(_none(inspection)))
+    if not inspection.clauses:
+        console.print(Text(NONE))
         return
     several = len(inspection.clauses) > 1
     for i, line in enumerate(inspection.lines(), 1):
@@ -118,42 +123,16 @@ def show(console: Console, inspection: Inspection, groups: int) -> None:
     left = len(inspection.groups) - groups
     if left > 0:
         console.print(Text(f"{left:,} more token texts: --groups {len(inspection.groups)}", "dim"))
-    errors = inspection.groups["standard_error"].to_pylist()
-    if any(errors):
-        console.print(Text("≈ estimated from a sample; ± is one standard error"))
-    if None in errors:
-        console.print(Text("≥ so many are recorded, and the record may lack others"))
-
-
-def _none(inspection: Inspection) -> str:
-    """What to do where the record has no token that was asked for."""
-    from rlobj.runs.configuration import read_settings
-
-    output = read_settings(inspection.run).get("output")
-    share = output.get("records_share") if isinstance(output, dict) else None
-    if inspection.unknown or not inspection.recorded:
-        none = "The record may lack such tokens" if inspection.unknown else "None"
-        return (
-            f"{none}. With output.records_share={plain_value(share)} it has "
-            f"{inspection.recorded:,} of {inspection.population:,.0f} tokens; a new run records a "
-            "tenth of the untouched ones with --set output.records_share=0.1. rlobj replay RUN "
-            "--rule RULE counts all tokens of the steps with full tables."
-        )
-    return (
-        "None. --where RULE shows recorded tokens that no rule touched, such as "
-        '--where "prob < 0.01". rlobj diagnose RUN says why a rule never fires.'
-    )
 
 
 def _groups(inspection: Inspection, groups: int, width: int) -> Table:
     """The largest groups: a row of means, and below it the examples in context."""
-    from rlobj.insight.inspecting import about
-
     clauses = [(row["effect"], row["clause"]) for row in inspection.clauses.to_pylist()]
     factors = any(effect == "reweighted" for effect, _ in clauses)
     digits = {name: places for name, places in NUMBERS.items() if factors or name != "factor"}
     titles = ["gradient" if name == "gradient_norm" else name for name in digits]
-    shown = table("", right=("tokens", *titles))
+    head = "tokens" if inspection.complete else "recorded"
+    shown = table("", right=(head, *titles))
     tokens = inspection.examples(groups)
     lines = in_context(tokens, width - 14 - sum(max(len(title), 7) + 3 for title in titles))
     for row in inspection.groups.slice(0, groups).to_pylist():
@@ -162,9 +141,12 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
         text = f"[{beginning(row['text'], 16)}]"
         by = f" {visible(row['effect'], 20)}{by}"
         title = Text.assemble((text, style_of(row["effect"])), by)
-        count = f"{about(row, '≥ ')}{row['tokens']:,.0f}"
         shown.add_section()
-        shown.add_row(title, count, *(number(row[name], places) for name, places in digits.items()))
+        shown.add_row(
+            title,
+            f"{row['recorded']:,}",
+            *(number(row[name], places) for name, places in digits.items()),
+        )
         for token, line in zip(tokens, lines, strict=True):
             if key == (token["text"], token["effect"], token["clause"]):
                 numbers = (number(token[name], places) for name, places in digits.items())

@@ -22,7 +22,7 @@ output = functools.partial(printed, "inspect")
 
 
 def scratchpad(run: Path) -> Path:
-    """A record of three wrong digits and one other token."""
+    """A record of three wrong digits, of 103 tokens."""
     wrong = {"spurious": True, "advantage": 0.8, "entropy": 0.1}
     write_records(
         run,
@@ -30,8 +30,8 @@ def scratchpad(run: Path) -> Path:
             dropped("2", step=60, before="2+6=12;12+4=16;", after="6+9=25#25", **wrong),
             dropped("4", step=58, before="6+9=15;1", after="+3=18;18+8=26#26", **wrong),
             dropped("2", step=7, before="1+1=", after="#2", **wrong),
-            {"text": "5", "inclusion_probability": 0.01, "spurious": False},
         ],
+        {60: 103, 58: 0, 7: 0},
     )
     return run
 
@@ -40,7 +40,7 @@ def scratchpad(run: Path) -> Path:
 def test_tokens_stand_in_their_context_below_each_other(tmp_path: Path, columns: int) -> None:
     text = output(str(scratchpad(tmp_path / "run")), columns=columns)
     assert max(map(len, text.splitlines()[3:])) <= columns
-    assert "touched tokens: 3 (2.9%) of ≈ 103 tokens" in text
+    assert "touched tokens: 3 (2.9%) of 103 tokens" in text
     assert "prob < 0.002" in text
     places = {line.index("[") for line in text.splitlines() if "step " in line and "[" in line}
     assert len(places) == 1
@@ -56,14 +56,16 @@ def test_only_the_largest_groups_are_shown(tmp_path: Path) -> None:
     assert text.count("step ") == 1
 
 
-def test_estimates_are_marked_and_have_a_standard_error(tmp_path: Path) -> None:
-    write_records(tmp_path, [dropped(inclusion_probability=0.5), {}])
+def test_the_head_of_the_counts_says_when_they_are_those_of_the_record(tmp_path: Path) -> None:
+    write_records(tmp_path, [dropped()], {1: 100}, more=9)
     text = output(str(tmp_path))
-    assert "≈ 2 ± 1" in text
-    assert "≈ estimated from a sample" in text
-    assert "one standard error" not in output(str(scratchpad(tmp_path / "whole")))
-    write_records(tmp_path / "untouched", [{}])
-    assert "touched tokens: 0 of ≈ 1 tokens" in output(str(tmp_path / "untouched"))
+    assert "touched tokens: 10 (10%) of 100 tokens; 1 are recorded" in text
+    assert "recorded  " in text
+    assert " tokens  " not in text
+    write_records(tmp_path / "untouched", [{"spurious": True}])
+    text = output(str(tmp_path / "untouched"))
+    assert "touched tokens: 0 of 1 tokens" in text
+    assert "None. --where RULE" in text
 
 
 def test_json_is_the_whole_result(tmp_path: Path) -> None:

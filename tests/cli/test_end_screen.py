@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from tiny import tiny_config
 from rlobj.base.arrow import write_parquet
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.run_folder import RunFolder
-from rlobj.training import TrainingResult, run_training
+from rlobj.training import TrainingResult
 from rlobj_cli.screen.results import show_history, show_results, train_on
-from rlobj_cli.screen.touched import show_touched
 
 RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
 
@@ -37,15 +35,16 @@ def finished(folder: Path, preset: str = "stapo", **metrics: float) -> Path:
 
 def shown(run: Path, width: int = 80) -> str:
     screen = console(width)
-    show_touched(screen, read_run_config(run).objective, run)
-    return text_of(screen)
+    show_history(screen, read_run_config(run), run, RunFolder(run).lines())
+    text = text_of(screen)
+    return text[text.find("rlobj inspect") :] if "rlobj inspect" in text else ""
 
 
 def numbers(run: Path) -> str:
     """What stands above the tokens."""
     screen = console(80)
     show_history(screen, read_run_config(run), run, RunFolder(run).lines())
-    return " ".join(text_of(screen).partition("touched tokens")[0].split())
+    return " ".join(text_of(screen).partition("rlobj inspect")[0].split())
 
 
 def wrong(text: str, **columns: Any) -> dict[str, Any]:
@@ -55,47 +54,23 @@ def wrong(text: str, **columns: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("width", [80, 120])
 def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(tmp_path, width):
     run = finished(tmp_path)
-    write_records(run, [wrong("2", step=9, response=5, before="16;", after="6+9=25#25"), {}])
+    row = wrong("2", step=9, response=5, before="16;", after="6+9=25#25")
+    write_records(run, [row], {9: 10_000})
     sample = {"id": [5], "prompt": ["6+6+4+9="], "response": ["2+6=12;12+4=16;26+9=25#25"]}
     write_parquet(run / "samples" / "step-000009.parquet", pyarrow.table(sample))
     text = shown(run, width)
-    assert max(map(len, text.splitlines())) <= width
+    assert max(map(len, text.splitlines()[1:])) <= width
     assert "touched tokens: 1 (0.010%) of 10,000 tokens" in text
     assert "dropped 1 (0.010%), by  (advantage > 0)" in text
-    assert "9      6+6+4+9=│2+6=12;12+4=16;[2]6+9=25#25" in text
+    assert "[2]6+9=25#25" in text
 
 
-def test_a_rule_that_touched_nothing_says_how_often_its_parts_held(tmp_path: Path) -> None:
+def test_a_rule_that_touched_nothing_says_so(tmp_path: Path) -> None:
     run = finished(tmp_path)
-    write_records(run, [{"prob": 0.02, "advantage": -1.0}, {"prob": 0.5}])
+    write_records(run, [], {1: 10_000})
     text = " ".join(shown(run).split())
-    assert f"drop touched none of 10,000 tokens: {RULE}" in text
-    assert "advantage > 0 held for at least 0.010% of the tokens: 2 of 10,000 were" in text
-    assert "prob < 0.002 held for an unknown share of the tokens: 2 of 10,000 were" in text
-    assert "entropy.bottom(0.8) held" not in text  # the record cannot answer it
-
-
-def test_a_real_run_says_how_often_the_parts_of_its_rule_held(policy, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run_training(tiny_config(policy, training={"steps": 2}, output={"records_share": 0.01}), run)
-    lines = [line for line in RunFolder(run).lines() if "reward/mean" in line]
-    positive = [line["advantage/positive_share"] for line in lines]
-    assert min(positive) > 0
-    held = re.search(r"advantage > 0 held for ([≈0-9.± %]+) of", " ".join(shown(run).split()))
-    assert held is not None
-    assert held[1] != "0%"
-    assert "prob < 0.002 held for 0%" not in shown(run)
-
-
-def test_a_reweighting_shows_factors_and_no_precision(tmp_path: Path) -> None:
-    counts = {"spurious/tokens": 4.0, "spurious/caught": 0.0, "spurious/dropped": 0.0}
-    run = finished(tmp_path, "stare", **counts)
-    rows = [{"effect": "reweighted", "clause": "entropy > 1", "factor": f} for f in (1.0, 0.7)]
-    write_records(run, [{**row, "step": 5 - i} for i, row in enumerate(rows)])
-    text = " ".join(shown(run).split())
-    assert "factor" in text
-    assert "precision" not in numbers(run)
-    assert "1.0000 0.7000 most often" in text  # entropy and factor; not the newest, of factor 1
+    assert "touched tokens: 0 of 10,000 tokens" in text
+    assert "rlobj diagnose RUN says why a rule never fires" in text
 
 
 def turn(text: str, observation: str = "", **more: Any) -> dict[str, Any]:
@@ -161,7 +136,10 @@ def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) 
 
 def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:
     assert shown(finished(tmp_path, "grpo")) == ""
-    assert "records is empty" in " ".join(shown(finished(tmp_path)).split())
+    run = finished(tmp_path)
+    screen = console(200)
+    show_history(screen, read_run_config(run), run, RunFolder(run).lines())
+    assert "records is empty" in text_of(screen)
 
 
 @pytest.mark.parametrize("ill", [False, True])

@@ -57,7 +57,8 @@ def awaited(browser: Browser, script: str) -> Any:
 
 def recorded(rows: Any) -> PageRows:
     """A page of recorded tokens, without full tables."""
-    return PageRows(recorded_rows(rows), [], [])
+    in_phase = pyarrow.array(np.ones(len(rows), bool))
+    return PageRows(recorded_rows(rows.append_column("in_phase", in_phase)), [], [])
 
 
 def random_record(n: int, seed: int) -> Any:
@@ -70,7 +71,7 @@ def random_record(n: int, seed: int) -> Any:
             generator.choice(NUMBERS, n),
             generator.lognormal(-1.0, 2.0, n) * generator.choice([1, 1, -1], n),
         )
-        if field.name in ("prob", "old_prob", "inclusion_probability"):
+        if field.name in ("prob", "old_prob"):
             values = np.clip(np.abs(values), 0, 1)
         kept = generator.random(n) > 0.05
         if field.type == pyarrow.float32():
@@ -126,6 +127,8 @@ def random_update(place: tuple[int, int], responses: int, seed: int) -> UpdateTa
         objective=Objective(columns=("stage",)),
         state={"W": {"value": 0.3 * place[1]}},
         weights=torch.zeros(tokens),
+        codes=torch.zeros(tokens, dtype=torch.int16) - 1,
+        causes=[],
         sequences=[([1, 2], each) for each in ids],
         facts={},
     )

@@ -17,8 +17,12 @@ def update_of(
     """An update as `read_tables` returns it."""
     state = {**objective.init(), "update": 0, **state}
     [table] = objective.with_advantages([table])
-    weights = objective.plan([table], state).weights[0]
-    return UpdateTable(step, update, table, objective, state, weights, [], {"max_tokens": 24})
+    plan = objective.plan([table], state, clauses=True)
+    codes, causes = plan.clauses.codes, plan.clauses.causes
+    facts = {"max_tokens": 24}
+    return UpdateTable(
+        step, update, table, objective, state, plan.weights[0], codes, causes, [], facts
+    )
 
 
 def batch(seed: int = 0, groups: int = 16, **columns: Any) -> TokenBatch:

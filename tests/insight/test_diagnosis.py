@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_rows import write_records
 
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.check import Check
 from rlobj.insight.diagnosis.checks import conversations, objective, policy, responses
-from rlobj.insight.diagnosis.details import entropy_drivers
 from rlobj.insight.diagnosis.findings import PAGE
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.layout import STOP_FILE
-from rlobj.runs.reading import Record
 from rlobj.settings.building import compose
 
 Line = dict[str, Any]
@@ -346,43 +343,6 @@ def test_what_to_type_names_the_run_and_the_step(tmp_path: Path) -> None:
     [finding] = rlobj.diagnose(run).findings
     assert finding.cure.startswith(f"rlobj inspect {run} --step 30 shows")
     assert spikes(30).findings["gradient-spike"].cure.startswith("rlobj inspect RUN --step 30")
-
-
-def test_the_tokens_that_lower_the_entropy_are_named_by_their_share(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": 1 / step, **STUCK})
-    common = {"step": 39, "weight": 0.1, "advantage": 1.0, "prob": 0.9, "entropy": 0.5}
-    rows = [
-        {**common, "text": "7\x1b[31m", "entropy_sensitivity": 0.3},
-        {**common, "text": "a", "entropy_sensitivity": 0.1, "inclusion_probability": 0.5},
-        {**common, "text": "up", "entropy_sensitivity": -0.2},
-        {**common, "text": "unscored", "entropy_sensitivity": None},
-        {**common, "text": "earlier", "entropy_sensitivity": 9.0, "step": 3},
-    ]
-    write_records(run, rows)
-    few = "unknown: 3 of 100,000 tokens were recorded and scored"
-    [finding] = rlobj.diagnose(run).findings
-    assert finding.details == (f"tokens whose gradient moves it that way: {few}",)
-    write_records(run, 10 * rows)
-    [finding] = rlobj.diagnose(run).findings
-    estimated = "estimated from 30 recorded tokens: [7␛[31m] ≈ 60%, [a] ≈ 40%"
-    assert finding.details == (
-        f"tokens whose gradient moves it that way, {estimated}",
-        "by advantage and surprisal: positive likely ≈ 60%",
-    )
-    write_records(run, [{**row, "step": 39} for row in rows[:1] * 3])
-    assert entropy_drivers(Record(run), {39: 3}, 39, -1) == [
-        "tokens whose gradient moves it that way: [7␛[31m] 100%",
-        "by advantage and surprisal: positive likely 100%",
-    ]
-
-
-def test_tables_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", lambda step: {"policy/entropy": 1 / step, **STUCK})
-    (run / "records").mkdir()
-    (run / "records" / "part-0.parquet").write_bytes(b"PAR1 half of a file")
-    [diagnosis] = rlobj.diagnose(run).runs
-    assert [finding.name for finding in diagnosis.findings] == ["entropy-falling"]
-    assert "its tables cannot be read" in diagnosis.notes[0]
 
 
 def test_the_error_that_ended_a_run_is_told(tmp_path: Path) -> None:

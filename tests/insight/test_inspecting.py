@@ -1,16 +1,23 @@
-"""`rlobj.inspect`: counts, estimates, groups and examples of recorded tokens."""
+"""`rlobj.inspect`: counts, groups and examples of tokens."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from record_rows import dropped, write_records
+from runs import metrics
+from tiny import tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError
+from rlobj.insight.filtering import matching, only_recorded, read_filter
+from rlobj.runs.reading import read_records
+from rlobj.runs.tables import read_tables
+from rlobj.training import run_training
 
 
 def named(table, key: str) -> dict:
@@ -18,7 +25,7 @@ def named(table, key: str) -> dict:
 
 
 def test_touched_tokens_are_counted_by_text_effect_and_clause(tmp_path: Path) -> None:
-    rows = [dropped("2"), dropped("2"), dropped("3"), {"text": "2"}]
+    rows = [dropped("2"), dropped("2"), dropped("3", spurious=True), {"text": "2"}]
     rows += [{"text": "2", "effect": "reweighted", "clause": "surprisal.top(0.1)", "factor": 1.1}]
     write_records(tmp_path, rows)
     found = rlobj.inspect(tmp_path)
@@ -33,19 +40,26 @@ def test_touched_tokens_are_counted_by_text_effect_and_clause(tmp_path: Path) ->
         "dropped": (3, 0.6),
         "reweighted": (1, 0.2),
     }
-    assert (found.count, found.population, found.estimated) == (4, 5, False)
-    assert not found.exact
+    assert (clauses["dropped"]["judged"], clauses["dropped"]["spurious"]) == (1, 1.0)
+    assert (found.count, found.population, found.complete) == (4, 5, True)
     assert rlobj.inspect(tmp_path, dropped=True).count == 3
 
 
-def test_a_thinned_record_gives_estimates_with_their_standard_error(tmp_path: Path) -> None:
-    rows = [dropped("a", inclusion_probability=0.25, prob=0.0)] * 3 + [dropped("a", prob=0.5)]
-    write_records(tmp_path, rows)
-    [group] = rlobj.inspect(tmp_path).groups.to_pylist()
-    assert (group["recorded"], group["tokens"]) == (4, 13)
-    assert group["standard_error"] == pytest.approx(math.sqrt(3 * 0.75 / 0.25**2))
-    assert group["prob"] == pytest.approx(0.5 / 13)  # weighted: 12 tokens of 0 and one of 0.5
-    assert rlobj.inspect(tmp_path).estimated
+def test_above_the_limit_clauses_count_all_tokens_and_groups_those_in_the_record(tmp_path) -> None:
+    write_records(tmp_path, [dropped("a"), dropped("b")], {1: 1000, 2: 1000}, more=98)
+    found = rlobj.inspect(tmp_path)
+    assert (found.count, found.recorded, found.complete) == (198, 2, False)
+    assert found.total == "touched tokens: 198 (9.9%) of 2,000 tokens; 2 are recorded"
+    assert found.lines() == ["dropped 198 (9.9%), by  prob < 0.002"]
+    assert found.groups.select(["tokens", "recorded"]).to_pylist() == 2 * [
+        {"tokens": None, "recorded": 1}
+    ]
+    found = rlobj.inspect(tmp_path, text="a")
+    assert found.count is None
+    assert found.total == "touched tokens 'a': 1 recorded"
+    assert found.lines() == ["dropped 1 recorded, by  prob < 0.002"]
+    with pytest.raises(ConfigError, match="has no full tables, and its record does not have all"):
+        rlobj.inspect(tmp_path, dropped=True, where="prob < 0.5")
 
 
 def test_means_leave_out_tokens_that_were_not_scored(tmp_path: Path) -> None:
@@ -61,8 +75,7 @@ def test_examples_are_the_newest_of_each_group(tmp_path: Path) -> None:
         for text in "ab"
         for i in range(2)  # the same context twice
     ]
-    for i, part in enumerate((rows[:9], rows[9:])):
-        write_records(tmp_path, part, f"rank-{i}")
+    write_records(tmp_path, rows)
     tokens = rlobj.inspect(tmp_path, examples=2).tokens.to_pylist()
     found = [(row["step"], row["text"]) for row in tokens]
     assert sorted(found, reverse=True) == [(8, "b"), (8, "a"), (7, "b"), (7, "a")]
@@ -78,42 +91,67 @@ def test_examples_are_those_that_were_changed_most(tmp_path: Path) -> None:
     assert [round(each, 2) for each in tokens["factor"].to_pylist()] == [0.7, 1.1]
 
 
-def test_mixed_examples_have_each_effect_though_one_has_larger_groups(tmp_path: Path) -> None:
-    rows = [{"text": text, "effect": "reweighted", "factor": 2.0} for text in "aabbccdd"]
-    write_records(tmp_path, [*rows, dropped("x"), dropped("y")])
-    found = rlobj.inspect(tmp_path)
-    assert {row["effect"] for row in found.examples(3)} == {"reweighted"}
-    assert {row["text"] for row in found.examples(3, mixed=True)} == {"a", "b", "x"}
-
-
-def test_the_population_is_the_count_of_the_metrics(tmp_path: Path) -> None:
-    write_records(tmp_path, [dropped(step=step) for step in (2, 3)])
-    lines = [{"step": step, "tokens/step": 10.0 * step} for step in (1, 2, 3)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    found = rlobj.inspect(tmp_path)
-    assert (found.population, found.exact, found.steps) == (60, True, (1, 3))
-    assert "2 (3.3%) of 60 tokens" in found.total
-    assert rlobj.inspect(tmp_path, step=2).population == 20
-
-
 def test_a_step_is_read_alone_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     write_records(tmp_path, [dropped(step=step) for step in (3, 4, 4)])
     found = rlobj.inspect(tmp_path, step=4)
-    assert (found.count, found.steps) == (2, (4, 4))
+    assert (found.count, found.steps) == (2, "step 4")
     with pytest.raises(ConfigError, match=r"step 7.*steps 3 to 4"):
         rlobj.inspect(tmp_path, step=7)
 
 
-def test_where_selects_touched_and_untouched_tokens(tmp_path: Path) -> None:
-    rows = [dropped("a", prob=0.001), {"text": "b", "prob": 0.01, "inclusion_probability": 0.5}]
-    write_records(tmp_path, [*rows, {"text": "c", "prob": 0.9}])
-    found = rlobj.inspect(tmp_path, where="prob < 0.1")
-    assert {name: row["tokens"] for name, row in named(found.clauses, "effect").items()} == {
-        "dropped": 1,
-        "untouched": 2,
-    }
+def test_a_rule_about_touched_or_spurious_tokens_reads_the_record(tmp_path: Path) -> None:
+    wrong = {"text": "b", "prob": 0.01, "spurious": True}
+    write_records(tmp_path, [dropped("a", prob=0.001), wrong], {1: 10})
+    found = rlobj.inspect(tmp_path, where="(prob < 0.1) & (spurious > 0)")
+    [clause] = found.clauses.to_pylist()
+    assert (clause["effect"], clause["tokens"], clause["share"]) == ("untouched", 1, 0.1)
     assert rlobj.inspect(tmp_path, where="prob < 0.1", dropped=True).count == 1
-    assert rlobj.inspect(tmp_path, where="prob > 2").unknown
+    with pytest.raises(ConfigError, match=r"no full tables.*output\.tables_every=10"):
+        rlobj.inspect(tmp_path, where="prob < 0.1")
+
+
+@pytest.mark.parametrize(
+    ("rule", "certain"),
+    [
+        ("(spurious > 0) & (prob < 0.1)", True),
+        ("kept < 1", True),
+        ("(prob < 0.1) & ((spurious > 0) | (kept < 1))", True),
+        ("(spurious > 0) | (prob < 0.1)", False),
+        ("spurious < 1", False),
+        ("~(spurious > 0)", False),
+        ("prob < 0.1", False),
+    ],
+)
+def test_only_rules_about_touched_or_spurious_tokens_are(rule: str, certain: bool) -> None:
+    assert only_recorded(read_filter(rule)) == certain
+
+
+RULES = ("prob < 0.05", "(prob < 0.5) & (advantage > 0)", "prob < 0.000001", "kept < 1")
+
+
+def test_counts_of_a_run_are_those_of_all_its_tokens(policy, tmp_path: Path) -> None:
+    """Of a record that has not all of them, and of one that has; counted by `replay`."""
+    for most, complete in ((5, False), (10_000, True)):
+        run = tmp_path / str(most)
+        output = {"records": most, "tables_every": 1}
+        objective = {"drop": "(prob < 0.05) | (entropy > 2.7)"}
+        sections = {"training": {"steps": 2}, "output": output, "objective": objective}
+        run_training(tiny_config(policy, "dapo-loss", **sections), run)
+        truth = {row["name"]: row for row in rlobj.replay(run, RULES[:3]).objectives.to_pylist()}
+        found = rlobj.inspect(run)
+        assert (found.count, found.complete) == (truth["recorded"]["touched"], complete)
+        assert found.count == sum(line["tokens/touched"] for line in metrics(run))
+        fired = Counter[str]()
+        for update in read_tables(run):
+            fired.update(update.causes[code][1] for code in update.codes.tolist() if code >= 0)
+        counts = {row["clause"]: row["tokens"] for row in found.clauses.to_pylist()}
+        assert counts == {clause: n for clause, n in fired.items() if n}
+        assert len(counts) == 2
+        for rule in RULES:
+            found = rlobj.inspect(run, where=rule)
+            assert found.count == truth[rule if rule in truth else "recorded"]["touched"]
+            assert found.recorded == found.count
+        assert ("full tables" in found.steps) != complete
 
 
 @pytest.mark.parametrize(
@@ -135,7 +173,8 @@ def test_where_reads_rows_as_rules_read_tokens(tmp_path: Path, where: str, texts
     write_records(
         tmp_path, [dropped("a", **first), {"text": "b", **second}, {"text": "c", **unscored}]
     )
-    found = rlobj.inspect(tmp_path, where=where).groups["text"].to_pylist()
+    rows = read_records(tmp_path)
+    found = rows.filter(matching(read_filter(where), rows))["text"].to_pylist()
     assert sorted(found) == sorted(texts)
 
 

@@ -22,7 +22,7 @@ from rlobj.insight.page.writing import write_inspection_page
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import parse
 from rlobj.runs.columns import SCHEMA
-from rlobj.runs.layout import rank_file
+from rlobj.runs.layout import rank_table
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.tables import UpdateTable, write_tables
 
@@ -53,13 +53,12 @@ def write_step(run: Path, step: int, update: UpdateTable) -> Path:
     run.mkdir(exist_ok=True)
     (run / "config.resolved.yaml").touch()
     write_tables(run, step, [(update.update, observed)], (0, 1), {})
-    return rank_file(run, "tables", step, 0)
+    return rank_table(run, step, 0)
 
 
-def count(page: PageRows) -> float:
-    """The number of tokens that the rows stand for."""
-    rows = page.rows.filter(pc.greater_equal(page.rows["position"], 0))
-    return float(np.sum(1 / rows["inclusion_probability"].to_numpy()))
+def count(page: PageRows) -> int:
+    """The number of tokens that count."""
+    return int(pc.sum(page.rows["in_phase"]).as_py())
 
 
 def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(tmp_path):
@@ -139,13 +138,15 @@ def test_the_newest_full_tables_are_whole_and_older_steps_show_their_records(tmp
     assert set(steps) == {1, 2, 3, 4}
 
 
-def test_too_many_recorded_tokens_become_a_sample_with_the_same_count(tmp_path: Path) -> None:
-    rows = [dropped(response=i, inclusion_probability=0.5) for i in range(4000)]
-    write_records(tmp_path, rows)
+def test_too_many_recorded_tokens_leave_the_oldest_steps_out(tmp_path: Path) -> None:
+    rows = [dropped(response=i, step=step) for i in range(400) for step in (1, 2, 3)]
+    write_records(tmp_path, rows, more=7)
     page = read_rows(tmp_path, 1000)
-    assert 850 < len(page.rows) < 1150
-    assert abs(count(page) - 8000) < 1000
-    assert "25% of 4,000" in page.notes[0]
+    assert {*page.rows["step"].to_pylist()} == {2, 3}
+    assert count(page) == 800
+    assert not page.touched
+    assert "no place for the recorded tokens of 1 older step" in page.notes[0]
+    assert [update.clauses[0].tokens for update in page.counts] == [407, 407, 407]
 
 
 def test_a_damaged_full_table_is_noted_and_its_step_shows_the_record(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_damaged_records_and_runs_without_tokens_are_refused(tmp_path: Path) -> 
     file = write_records(run, [dropped()])
     file.write_bytes(file.read_bytes()[:-9])
     write_step(run, 3, random_update((3, 1), 9, 0))
-    with pytest.raises(ConfigError, match=r"part-0\.parquet is not a whole Parquet file"):
+    with pytest.raises(ConfigError, match=r"step-000001\.parquet is not a whole Parquet file"):
         read_rows(run)
 
 
@@ -213,7 +214,7 @@ def test_numbers_arrive_to_the_bit(browser: Browser, tmp_path: Path) -> None:
     page = recorded(table)
     browser.open(write_page(tmp_path / "page.html", page))
     order = [(name, "ascending") for name in ("step", "update", "group", "response")]
-    for field in SCHEMA.remove(0):
+    for field in SCHEMA:
         script = "store.load([%r]).then(() => Array.from(store.column(%r), (x) => %s))"
         if field.type == pyarrow.string():
             found = awaited(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_rows import write_records
 from report_runs import HOSTILE, evaluation, step_line, write_run
 
 import rlobj
@@ -75,28 +74,13 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert "spurious-share" not in found
 
 
-def test_touched_shares_count_each_recorded_token_by_its_probability(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [step_line(step) for step in (1, 2, 3, 4)])
-    dropped = {"effect": "dropped", "clause": "a"}
-    rows = [
-        {"step": 1, **dropped, "inclusion_probability": 0.5},
-        {"step": 1, **dropped, "position": 1, "inclusion_probability": 0.5},
-        {"step": 3, "position": 2, "effect": "reweighted", "inclusion_probability": 1.0},
-        {"step": 3, "position": 3, "inclusion_probability": 0.01},
-    ]
-    write_records(run, rows)
-    found = {line.name: (line.x, line.y) for line in drawn(run)["touched"].lines}
-    assert found["dropped"] == ((1, 2, 3), [0.04, 0.0, 0.0]), "step 4 is not written yet"
-    assert found["reweighted"] == ((1, 2, 3), [0.0, 0.0, 0.01])
-
-
-def test_a_damaged_record_is_a_note(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    (run / "records").mkdir()
-    (run / "records" / "step-000001-rank-0.parquet").write_bytes(b"PAR1")
-    [read] = read_runs([run])
-    assert read.notes[0].startswith("no shares of touched tokens: ")
-    assert [line for line in read.lines if "reward/mean" in line]
+def test_touched_shares_are_those_of_the_metrics(tmp_path: Path) -> None:
+    lines = [step_line(step) | {"tokens/dropped": 2.0 * (step == 1)} for step in (1, 2)]
+    found = {
+        line.name: (line.x, line.y)
+        for line in drawn(write_run(tmp_path / "run", lines))["touched"].lines
+    }
+    assert found == {"dropped": ((1, 2), [2 / lines[0]["tokens/step"], 0.0])}
 
 
 def test_the_target_of_a_gate_is_drawn_where_its_number_is(tmp_path: Path) -> None:

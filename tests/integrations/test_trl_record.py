@@ -25,7 +25,7 @@ from rlobj.base.yaml import load_yaml
 from rlobj.integrations.trl import ObjectiveTrainer, recording
 
 PLACE = [(name, "ascending") for name in ("step", "update", "response", "position")]
-RECORDED = {"record": True, "output": {"tables_every": 1, "records_share": 0.1}}
+RECORDED = {"record": True, "output": {"tables_every": 1}}
 
 
 slow = partial(pytest.param, marks=pytest.mark.slow)

@@ -38,7 +38,7 @@ PROMPTS = [[{"role": "user", "content": f"{n}?"}] for n in range(8)]
 CALLS = (0, 1, 2, 1)
 """Calls of each response of a group."""
 REWARDS = (0.0, 0.75, 1.0, None)
-RECORD = {"output": {"tables_every": 1, "records_share": 1.0}}
+RECORD = {"output": {"tables_every": 1}}
 OURS = {"objective": "dapo-loss", "record": False}
 
 

@@ -166,7 +166,7 @@ def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path):
         ('{"step": 0}\n{"step": 1}\n', None, False),
         ("\0\0\n", None, False),
         (None, "samples/step-000001.parquet", False),
-        (None, "records/step-000001-rank-0.parquet", False),
+        (None, "records/step-000001.parquet", False),
         (None, "checkpoints/step-000001", False),
     ],
 )

@@ -53,8 +53,10 @@ def planned(run: Path) -> dict[int, list]:
     """Checks that each recorded objective plans its weights again; the updates by step."""
     found: dict[int, list] = {}
     for update in read_tables(run):
-        plan = update.objective.plan([update.table], update.state)
+        plan = update.objective.plan([update.table], update.state, clauses=True)
         assert torch.equal(plan.weights[0], update.weights)
+        assert torch.equal(plan.clauses.codes, update.codes)
+        assert plan.clauses.causes == update.causes
         found.setdefault(update.step, []).append(update)
     return found
 
@@ -84,6 +86,7 @@ def test_the_recorded_objective_plans_the_recorded_weights_again(
     for (step, update), (own, number, observed) in zip(written, right, strict=True):
         assert (step, update.update) == (own, number)
         assert torch.equal(update.weights, observed.plan.weights[0])
+        assert torch.equal(update.codes, observed.plan.clauses.codes)
         assert update.state == observed.state
         assert update.objective == observed.objective
         assert [tuple(map(list, pair)) for pair in observed.sequences] == update.sequences

@@ -113,6 +113,10 @@ def test_the_metrics_are_the_sums_of_their_definitions(objective: Objective) -> 
         "tokens/dropped": (observed.plan.clauses.factor[rows] == 0).double().sum(),
         "tokens/unscored": 0.0,
     }
+    clauses = observed.plan.clauses
+    for effect in {effect for effect, _ in clauses.causes} - {"dropped"}:
+        expected[f"tokens/{effect}"] = clauses.touched(effect)[rows].sum()
+    expected["tokens/touched"] = (clauses.codes >= 0)[rows].sum()
     for i in range(6):
         low = 10.0 ** -(i + 1) if i < 5 else 0.0
         expected[f"prob/decade_{i}"] = ((probs <= 10.0**-i) & (probs > low)).double().mean()
@@ -163,7 +167,7 @@ def test_tokens_that_were_not_scored_are_counted_and_left_out() -> None:
 
 def test_an_update_without_tokens_has_no_shares() -> None:
     policy = Softmax()
-    counts = {"tokens/dropped": 0.0, "tokens/unscored": 0.0}
+    counts = {"tokens/dropped": 0.0, "tokens/touched": 0.0, "tokens/unscored": 0.0}
     assert token_metrics(policy.observed(STAPO, [3]), SingleProcess()) == counts
     nothing = policy.observed(STAPO, skip=lambda weighed: weighed == weighed)
     assert "prob/decade_0" not in token_metrics(nothing, SingleProcess())

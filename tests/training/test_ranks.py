@@ -116,7 +116,7 @@ def test_two_processes_draw_and_select_the_same_tokens(alone, together):
 def test_two_processes_record_the_same_tokens(alone, together):
     """To the row, but for the rounding of the policy's columns."""
     exact = ("step", "update", "response", "position", "token", "text", "before", "after", "kept")
-    exact += ("weight", "factor", "effect", "clause", "inclusion_probability", "advantage")
+    exact += ("weight", "factor", "effect", "clause", "advantage")
     one, two = (
         sorted(read_records(run, exact).to_pylist(), key=lambda row: [row[k] for k in exact[:4]])
         for run in (alone, together)

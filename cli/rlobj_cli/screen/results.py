@@ -10,14 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import counted
+from rlobj.base.errors import RlobjError, counted
 from rlobj.base.paths import step_of
 from rlobj.conversations.environment import ENDS
 from rlobj.evaluation.engines import evaluated_settings
-from rlobj.insight import diagnose
+from rlobj.insight import diagnose, inspect
+from rlobj.insight.filtering import deciding
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
-from rlobj.reporting.terminal import facts_grid, number, say
+from rlobj.objectives.objective import Objective
+from rlobj.reporting.terminal import facts_grid, number, say, working
 from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
@@ -27,8 +29,11 @@ from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option
 from rlobj.training import TrainingResult
 from rlobj.training.progress import clock
+from rlobj_cli.inspect import show
 from rlobj_cli.screen.context import beginning
-from rlobj_cli.screen.touched import show_touched
+
+GROUPS = 3
+"""Token texts that are shown after a run."""
 
 
 def show_results(console: Console, config: RunConfig, result: TrainingResult) -> None:
@@ -73,7 +78,25 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
     if outcome.steps:
         console.print("", facts_grid(outcome.measures()), "", sep="\n")
         show_conversations(console, run)
-        show_touched(console, config.objective, run)
+        if config.output.records and _touches(config.objective):
+            show_inspection(console, run)
+
+
+def show_inspection(console: Console, run: Path) -> None:
+    """Print the screen of `rlobj inspect`, with one example of a few token texts."""
+    try:
+        with working(console, "reading the record"):
+            inspection = inspect(run, examples=1)
+    except RlobjError as error:
+        console.print(Text(str(error), style="yellow"), soft_wrap=True)
+        return
+    show(console, inspection, GROUPS)
+    console.print()
+
+
+def _touches(objective: Objective) -> bool:
+    """Whether an objective has a rule, or another part that touches tokens."""
+    return objective.mismatch is not None or bool(deciding(objective))
 
 
 def show_conversations(console: Console, run: Path) -> None:

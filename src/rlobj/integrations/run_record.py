@@ -20,7 +20,7 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.ranks import together
+from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.layout import is_run
 from rlobj.runs.loss_metrics import average
 from rlobj.runs.observed import POLICY, ObservedUpdate
@@ -62,7 +62,7 @@ class RunRecord:
         folder: Path | str,
         config: RunConfig,
         tokenizer: Any,
-        comm: Comm,
+        comm: ProcessGroup,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._run, self._comm = RunFolder(folder, foreign=True), comm
@@ -73,7 +73,7 @@ class RunRecord:
         self._stack = ExitStack()
         self.steps = 0
         if state is not None:
-            self.steps, self._recorder.state = state["step"], dict(state["records"])
+            self.steps = state["step"]
         with together(comm, "preparing the run's folder"):
             if comm.rank == 0:
                 self._prepare(config, new=state is None)
@@ -142,13 +142,10 @@ class RunRecord:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps; updates of an unfinished step are not in it."""
-        self._recorder.close_file()  # a resumed run deletes the files of later steps
-        records = dict(self._recorder.state)
-        return {"step": self.steps, "records": records, "folder": self.folder.name}
+        return {"step": self.steps, "folder": self.folder.name}
 
     def close(self) -> None:
-        """Write what is not written yet, also after an error, and unlock the folder."""
-        self._recorder.close()
+        """Unlock the folder, also after an error."""
         self._stack.close()
 
 

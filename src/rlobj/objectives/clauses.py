@@ -22,6 +22,9 @@ from rlobj.objectives.rules.nodes import Arithmetic, Column, Logic, When, operan
 from rlobj.objectives.surrogates import Surrogate, Switch
 from rlobj.objectives.weights import with_values
 
+EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
+"""What an objective does to tokens; the first that applies to a token is its effect."""
+
 
 @dataclass(frozen=True)
 class Clauses:

@@ -122,8 +122,6 @@ class State(Model):
     """See `ProblemStream.state`: the place after the rollout of that step."""
     failures: dict[str, NonNegativeInt]
     """See `Skips.state`."""
-    records: dict[str, NonNegativeInt]
-    """See `Recorder.state`."""
     digests: dict[str, str] = Field(default_factory=dict)
     """Of what may be edited before the run is resumed, by the names of such changes."""
     code: str = ""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pyarrow
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.yaml import packaged_table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of records/ and tables/; readers refuse files of another version."""
 VERSION_KEY = "rlobj.schema_version"
 """The key of the version in the metadata of each file."""
 CONTEXT = 20
 """Tokens of context on each side of a recorded token."""
-Effect = Literal["dropped", "reweighted", "masked", "switched", "penalised"]
 
 
 class RecordColumn(NamedTuple):
@@ -48,7 +47,3 @@ def refuse_recorded(names: Iterable[str]) -> None:
     """
     for name in COLUMNS.keys() & {*names}:
         raise ConfigError(f"columns.{name}: the record has this column; take another name")
-
-
-OPTIONAL = ("sampler_gap", "spurious", "turn")
-"""Columns that files of other programs and versions may leave out: null in each row."""

@@ -5,7 +5,7 @@ RUN/metrics.jsonl            one JSON object per step
 RUN/sessions.jsonl           one JSON object per start: time, step, versions
 RUN/stopped.json             the error that ended the run
 RUN/samples/step-000010.parquet
-RUN/records/                 see `runs.recorder`
+RUN/records/step-000010.parquet  see `runs.recorder`
 RUN/tables/step-000010-rank-0.parquet
 RUN/initial/                 the policy that came from another run
 RUN/checkpoints/step-000010/ see `training.checkpoint`
@@ -60,9 +60,14 @@ def sample_table(run: Path, step: int) -> Path:
     return run / "samples" / f"{step_name(step)}.parquet"
 
 
-def rank_file(run: Path, folder: str, step: int, rank: int) -> Path:
-    """The file of `records` or `tables` that a rank writes, from a step on."""
-    return run / folder / f"{step_name(step)}-rank-{rank}.parquet"
+def record_file(run: Path, step: int) -> Path:
+    """The file of the touched tokens of a step."""
+    return run / "records" / f"{step_name(step)}.parquet"
+
+
+def rank_table(run: Path, step: int, rank: int) -> Path:
+    """The file of all tokens of a step that a rank writes."""
+    return run / "tables" / f"{step_name(step)}-rank-{rank}.parquet"
 
 
 def process_file(name: str, rank: int) -> str:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlobj.objectives import functional
-from rlobj.runs.columns import CONTEXT, SCHEMA, SCHEMA_VERSION
+from rlobj.runs.columns import CONTEXT, SCHEMA
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.texts import TokenTexts
 
@@ -18,7 +18,6 @@ from rlobj.runs.texts import TokenTexts
 def rows_of(
     observed: ObservedUpdate,
     rows: torch.Tensor,
-    probability: torch.Tensor,
     place: tuple[int, int],
     texts: TokenTexts,
     context: int = CONTEXT,
@@ -28,7 +27,6 @@ def rows_of(
     Args:
         observed: the update.
         rows: the tokens, int [M].
-        probability: with which each token is recorded, [N].
         place: step and update, from 1.
         texts: of the policy's tokens.
         context: the number of tokens in `before` and in `after`.
@@ -38,20 +36,20 @@ def rows_of(
     assert table.ids is not None
     old = observed.old_logprobs
     sampler = table.logprobs if table.sampler_logprobs is None else table.sampler_logprobs
+    logprobs, old, sampler = observed.logprobs[rows], old[rows], sampler[rows]
     per_token = {
-        "weight": plan.weights[0],
-        "factor": plan.clauses.factor,
-        "advantage": plan.advantages[0],
-        "prob": observed.logprobs.exp(),
+        "weight": plan.weights[0][rows],
+        "factor": plan.clauses.factor[rows],
+        "advantage": plan.advantages[0][rows],
+        "prob": logprobs.exp(),
         "old_prob": old.exp(),
-        "ratio": functional.log_ratio(observed.logprobs, old).exp(),
-        "entropy": observed.entropy,
-        "gradient_norm": observed.gradient_norm,
-        "entropy_sensitivity": observed.entropy_sensitivity,
+        "ratio": functional.log_ratio(logprobs, old).exp(),
+        "entropy": observed.entropy[rows],
+        "gradient_norm": observed.gradient_norm[rows],
+        "entropy_sensitivity": observed.entropy_sensitivity[rows],
         "sampler_gap": old - sampler,
-        "inclusion_probability": probability,
     }
-    columns = {name: numbers(values[rows]) for name, values in per_token.items()}
+    columns = {name: numbers(values) for name, values in per_token.items()}
     unknown = torch.full(table.lengths.shape, torch.nan)
     rewards = numbers(unknown if table.rewards is None else table.reward())
     response, position = numpy(table.responses[rows]), numpy(table.positions[rows])
@@ -62,7 +60,6 @@ def rows_of(
     causes = pyarrow.array(codes, mask=codes < 0)
     effects, clauses = ([cause[part] for cause in plan.clauses.causes] for part in (0, 1))
     columns |= {
-        "schema_version": np.full(len(rows), SCHEMA_VERSION),
         "step": np.full(len(rows), place[0]),
         "update": np.full(len(rows), place[1]),
         "response": numpy(table.ids)[response],

@@ -13,7 +13,7 @@ from rlobj.runs.layout import SESSIONS_FILE, STOP_FILE
 REWARD_FILE, OBJECTIVE_FILE = "the file of a reward", "the file of an objective"
 TRAINING_PROBLEMS, HELD_OUT_PROBLEMS = "the training problems", "the held-out problems"
 """The names of changes that are no settings: somebody edited these."""
-FORMAT = 3
+FORMAT = 4
 """Of the files of a run, in sessions.jsonl. A change that makes older runs unreadable adds 1."""
 
 

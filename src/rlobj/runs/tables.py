@@ -23,10 +23,11 @@ from rlobj.base.files import parse_json
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.paths import step_of
 from rlobj.base.targets import importing
+from rlobj.objectives.clauses import Clauses
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.runs.columns import SCHEMA_VERSION, VERSION_KEY
-from rlobj.runs.layout import rank_file
+from rlobj.runs.layout import rank_table
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.reading import checked_files
 from rlobj.runs.rows import numpy
@@ -51,6 +52,8 @@ class UpdateTable:
         objective: the phase of the objective that the update trained.
         state: the objective's state as `plan` read it.
         weights: m·ω/Z_t, [N].
+        codes: the place in `causes` of what touched each token, int16 [N]; −1 = untouched.
+        causes: pairs of effect and clause, as in `Clauses`.
         sequences: prompt ids and response ids of each response; those of a conversation are an
             `Interleaved`.
         facts: how the policy was scored: temperature, ...
@@ -62,6 +65,8 @@ class UpdateTable:
     objective: Objective
     state: Mapping[str, Any]
     weights: torch.Tensor
+    codes: torch.Tensor
+    causes: Sequence[tuple[str, str]]
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
     facts: Mapping[str, Any]
 
@@ -87,6 +92,7 @@ def write_tables(
             "update": number,
             "objective": settings_of(observed.objective),
             "state": observed.state,
+            "causes": _clauses(observed).causes,
             "reward_names": observed.table.reward_names,
             "reward_weights": observed.table.reward_weights,
         }
@@ -96,7 +102,7 @@ def write_tables(
     parts = [_rows(step, number, observed) for number, observed in updates]
     whole = pyarrow.concat_tables(parts, promote_options="default")
     metadata = {VERSION_KEY: str(SCHEMA_VERSION), _UPDATES: json.dumps(written)}
-    write_parquet(rank_file(run, "tables", step, ranks[0]), whole.replace_schema_metadata(metadata))
+    write_parquet(rank_table(run, step, ranks[0]), whole.replace_schema_metadata(metadata))
 
 
 def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
@@ -108,7 +114,7 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     run_columns = {f"{_OWN}{name}": column for name, column in table.columns.items()}
     of_responses = {f"{_OWN}{name}" for name in table.response_columns}
     values |= {name: column for name, column in run_columns.items() if name not in of_responses}
-    values |= {"weight": observed.plan.weights[0]}
+    values |= {"weight": observed.plan.weights[0], "cause": _clauses(observed).codes}
     assert table.ids is not None
     lengths = numpy(table.lengths)
     prompts, tokens = ([sequence[part] for sequence in observed.sequences] for part in (0, 1))
@@ -138,6 +144,11 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     for name in of_responses:
         columns[name] = pyarrow.array(numpy(run_columns[name]), from_pandas=True)
     return pyarrow.table(columns)
+
+
+def _clauses(observed: ObservedUpdate) -> Clauses:
+    assert observed.plan.clauses is not None
+    return observed.plan.clauses
 
 
 def _lists(values: NDArray[Any], lengths: Any) -> Any:
@@ -198,6 +209,8 @@ def _read_step(first: Path, written: Mapping[str, Any], trust: bool) -> Iterator
             objective=objective,
             state=described["state"],
             weights=_flat(rows["weight"]),
+            codes=_flat(rows["cause"]),
+            causes=[(effect, clause) for effect, clause in described["causes"]],
             sequences=_sequences(rows),
             facts=written["facts"],
         )

@@ -93,8 +93,9 @@ class TokenTexts:
         prompts = [sequences[i][0][-size - 3 :] for i in used]  # 3 may be parts of a character
         wholes = [[*p, *whole(sequences[i][1])] for i, p in zip(used, prompts, strict=True)]
         pieces = [piece for whole in wholes for piece in self._pieces(whole)]
-        ends = np.cumsum([len(whole) for whole in wholes], dtype=np.int64)
-        starts = ends - [len(whole) for whole in wholes]
+        sizes = np.array([len(whole) for whole in wholes], np.int64)
+        ends = sizes.cumsum()
+        starts = ends - sizes
         at = starts[place] + np.array([len(p) for p in prompts], np.int64)[place] + positions
         for row, mark in enumerate(own(sequences[i][1]) for i in used):
             if mark is not None:  # the policy's tokens are not all that was said

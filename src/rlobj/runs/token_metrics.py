@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlobj.objectives import functional, statistics
+from rlobj.objectives.clauses import EFFECTS
 from rlobj.objectives.statistics import Comm
 from rlobj.runs.observed import POLICY, ObservedUpdate
 
@@ -33,7 +34,8 @@ def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
     """
     mine = _Tokens.of(observed)
     tokens, scored, weighed, *others = comm.sum(mine.counts).tolist()
-    (above, below, left_out, judged, wrong, dropped, caught), decades = others[:7], others[7:]
+    (above, below, judged, wrong, dropped, caught), others = others[:6], others[6:]
+    effects, decades = dict(zip(EFFECTS, others, strict=False)), others[len(EFFECTS) :]
     tops = [math.ceil(share * weighed) for share in TOPS]
     levels = [math.ceil(q * scored) for q in QUANTILES]
     ordered = _order_statistics(
@@ -70,7 +72,8 @@ def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
         **{name: value / total for name, (value, total) in fractions.items() if total},
         **({f"entropy/q{100 * q:02.0f}": value for q, value in named} if scored else {}),
         **({"entropy/predicted_change": predicted} if sum(carried) else {}),
-        "tokens/dropped": float(left_out),
+        **{f"tokens/{name}": float(effects[name]) for name in mine.effects},
+        "tokens/touched": float(sum(effects.values())),
         "tokens/unscored": float(tokens - scored),
         **(spurious if judged else {}),
     }
@@ -81,9 +84,9 @@ class _Tokens:
     """What is summed and ordered of one rank's tokens.
 
     Attributes:
-        counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0, dropped; judged,
-            spurious, judged and dropped, spurious and dropped; and scored tokens by decade of
-            π, int [16].
+        effects: those that the objective can have, and `dropped`.
+        counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0; judged, spurious, judged
+            and dropped, spurious and dropped; by effect; and scored ones by decade of π, int [20].
         advantages: A of all n tokens, [n].
         entropy: H of the scored tokens, nats.
         norms: |m·ω·A/Z|·sqrt(1 − 2π + Σ π²), [m]; 0 also for a token without m·ω·A that was not
@@ -92,6 +95,7 @@ class _Tokens:
         entropy_change: −(m·ω·A/Z)·s of these tokens, [m].
     """
 
+    effects: Sequence[str]
     counts: Tensor
     advantages: Tensor
     entropy: Tensor
@@ -116,12 +120,14 @@ class _Tokens:
         weighed = (~norms.isnan()).nonzero()[:, 0]
         decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
         marks = observed.spurious[rows]
-        judged, wrong, dropped = ~marks.isnan(), marks == 1, clauses.touched("dropped")[rows]
-        below = advantages < 0
-        masks = (advantages > 0, below, dropped, judged, wrong, judged & dropped, wrong & dropped)
+        touched = [clauses.touched(effect)[rows] for effect in EFFECTS]
+        judged, wrong, dropped, below = ~marks.isnan(), marks == 1, touched[0], advantages < 0
+        masks = (advantages > 0, below, judged, wrong, judged & dropped, wrong & dropped, *touched)
         sizes = torch.tensor([len(rows), len(scored), len(weighed)], device=rows.device)
         counts = (sizes, torch.stack(masks).sum(1), torch.bincount(decades, minlength=DECADES))
+        fired = {"dropped", *(effect for effect, _ in clauses.causes)}
         return cls(
+            effects=[effect for effect in EFFECTS if effect in fired],
             counts=torch.cat(counts),
             advantages=advantages,
             entropy=entropy[scored].float(),

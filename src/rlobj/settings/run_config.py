@@ -112,11 +112,9 @@ class OutputConfig(Model):
 
     samples_every: int = Field(default=1, ge=0)
     """steps between sample tables; 0 = none"""
-    records_mb: float = Field(default=200.0, ge=0)
-    """largest size of the record of touched tokens, MB; 0 = no record"""
-    records_share: float | None = Field(default=None, ge=0, le=1)
-    """share of the untouched tokens that is recorded, 0 = none; null = 1%, and of a step with few
-    tokens about 256"""
+    records: int = Field(default=1000, ge=0)
+    """largest number of touched and spurious tokens of an update that are recorded; 0 = no
+    record"""
     tables_every: int = Field(default=10, ge=0)
     """steps between full tables of all tokens, and the last step; 0 = none"""
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ()

@@ -40,8 +40,8 @@ STEP = 0.025
 LINK = 50e9
 """Bytes a second between GPUs."""
 
-SAMPLE_BYTES, TABLE_BYTES = 10, 60
-"""Bytes on disk of a token in a table of samples, and in a full table."""
+SAMPLE_BYTES, RECORD_BYTES, TABLE_BYTES = 10, 100, 60
+"""Bytes on disk of a token in a table of samples, in the record, and in a full table."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,10 @@ def _disk(config: RunConfig, size: Size, tokens: float) -> dict[str, float]:
     sizes = {
         f"{count} checkpoints, and one while it is written": (count + 1)
         * (4.0 * size.total + 8.0 * trained + (4.0 * trained if lora else 0.0)),
-        "records": output.records_mb * 1e6,
     }
+    if output.records:
+        updates = config.training.updates * len(config.objective.phases)
+        sizes["records"] = RECORD_BYTES * min(tokens, output.records * updates) * steps
     if output.samples_every:
         sizes["samples"] = SAMPLE_BYTES * tokens * steps / output.samples_every
     if output.tables_every:

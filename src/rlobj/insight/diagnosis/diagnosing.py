@@ -6,18 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlobj.base.errors import ConfigError, RlobjError
+from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.insight.diagnosis.checks import CHECKS
-from rlobj.insight.diagnosis.details import details_of
 from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
 from rlobj.insight.diagnosis.watching import Watch
-from rlobj.insight.numbers import Line, tokens_by_step
+from rlobj.insight.numbers import Line
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.layout import in_another_trainer, run_paths
 from rlobj.runs.metrics import Progress, read_lines
-from rlobj.runs.reading import Record
 from rlobj.runs.sessions import read_changes, read_stop
 
 
@@ -56,16 +54,13 @@ def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
 
 
 @without_imports()
-def diagnose_lines(
-    run: Path, lines: Sequence[Line], notes: list[str], record: Record | None = None
-) -> RunDiagnosis:
+def diagnose_lines(run: Path, lines: Sequence[Line], notes: list[str]) -> RunDiagnosis:
     """Check a run whose metrics.jsonl is read already; nothing that its settings name is imported.
 
     Args:
         run: the run's folder.
         lines: of metrics.jsonl.
         notes: what could not be read; changes of settings, and more, are added.
-        record: of the run, if it is open already.
 
     Raises:
         ConfigError: as `diagnose`.
@@ -78,15 +73,7 @@ def diagnose_lines(
     history, stop = watch.history, read_stop(run)
     if not history.steps and stop is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
-    tokens = tokens_by_step(lines)
-    findings: dict[str, Finding] = {}
-    for name, finding in watch.findings.items():
-        try:
-            details = details_of(run, finding, tokens, record)
-        except (RlobjError, OSError, ValueError, KeyError) as error:  # pyarrow's are ValueErrors
-            notes.append(f"{name}: its tables cannot be read: {visible(str(error), 200)}")
-            details = []
-        findings[name] = replace(finding, details=tuple(details))
+    findings: dict[str, Finding] = dict(watch.findings)
     if stop is not None:
         step, name, message = stop
         text = f"the run stopped at step {step}: {visible(message.partition(chr(10))[0])}"

@@ -1,17 +1,17 @@
 """The rows of a page: all tokens of steps with full tables, and the recorded tokens of the others.
 
 A row is a token of an update, in the order of step, update, group, response and position, with the
-columns of the record. Counts are Σ 1 / inclusion_probability. Tokens that belong to another phase
-of the objective are shown, too, and count 0: their inclusion_probability is infinite.
+columns of the record. Tokens that belong to another phase of the objective are shown, too, and do
+not count: their `in_phase` is false.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,21 +21,19 @@ from rlobj.base.arrow import pc, read_parquet
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file
 from rlobj.base.paths import step_of
-from rlobj.insight.coverage import Coverage
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, columns_of, matching, undecided
 from rlobj.insight.page.rules import objective_of, part_column, parts_of, rules_of
 from rlobj.insight.page.updates import encoded, whole_rows
+from rlobj.insight.tables import vocabulary
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
 from rlobj.objectives.rules.custom import StandIn
-from rlobj.runs.checkpoints import checkpoints
 from rlobj.runs.columns import COLUMNS
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import step_files, table_files
 from rlobj.runs.metrics import Progress
-from rlobj.runs.reading import Record, read_records, sound, why_no_rows
+from rlobj.runs.reading import Record, RecordedUpdate, sound
 from rlobj.runs.tables import read_tables
-from rlobj.runs.texts import TokenTexts
 
 BUDGET = 1_000_000
 """Rows of a page."""
@@ -58,6 +56,7 @@ class PageRows:
         notes: what is left out or shown in another way than the reader may expect, in sentences.
         objective: that of the run; None if it cannot be read.
         touched: each token that was touched or is spurious is there.
+        counts: exact counts of all updates that the record has.
     """
 
     rows: Any
@@ -65,6 +64,7 @@ class PageRows:
     notes: list[str]
     objective: Objective | None = None
     touched: bool = True
+    counts: Sequence[RecordedUpdate] = ()
 
 
 def read_rows(
@@ -76,8 +76,8 @@ def read_rows(
 ) -> PageRows:
     """Read the tokens that a page of a run shows.
 
-    The newest full tables come first, as far as the budget allows. All other steps have their
-    recorded tokens; if these are too many, a random part of them.
+    The newest full tables come first, as far as the budget allows, then the recorded tokens of the
+    newest other steps.
 
     Args:
         run: the run's folder.
@@ -92,7 +92,7 @@ def read_rows(
     objective = objective_of(read_settings(run))
     every = (part for expression in rules_of(objective) for part in parts_of(expression))
     rules = list(dict.fromkeys(every))
-    texts = TokenTexts(_vocabulary(run))
+    texts = vocabulary(run)
     parts, updates, notes = [], [], []
     for code in [rule for rule in rules if any(isinstance(node, StandIn) for node in rule.walk())]:
         notes.append(
@@ -122,17 +122,19 @@ def read_rows(
             f"A page has at most {budget:,} rows, so {counted(len(refused), 'step')} with full "
             f"tables show their recorded tokens only: {listed(refused)}"
         )
-    touched = True
+    touched, counts = True, list[RecordedUpdate]()
     if parts and not table_files(run, "records"):
         notes.append("Only steps with full tables are shown: the run has no record.")
     else:
-        rows, touched = _recorded(run, whole, left, notes)
+        record = Record(run)
+        counts = record.updates
+        rows, touched = _recorded(record, whole, left, notes)
         parts.append(with_parts(rows, rules))
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
-        raise ConfigError(f"{run} has no recorded token: ", why_no_rows(run))
+        raise ConfigError(f"{run} has no recorded token, and no full table")
     rows = rows.sort_by([(name, "ascending") for name in ORDER])
-    return PageRows(rows, updates, notes, objective, touched)
+    return PageRows(rows, updates, notes, objective, touched, counts)
 
 
 def _table_sizes(run: Path) -> list[tuple[int, int]]:
@@ -166,30 +168,29 @@ def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:
     return rows
 
 
-def _recorded(run: Path, whole: set[int], limit: int, notes: list[str]) -> tuple[Any, bool]:
-    """The recorded rows of all steps but those in `whole`, at most about `limit`.
+def _recorded(record: Record, whole: set[int], limit: int, notes: list[str]) -> tuple[Any, bool]:
+    """The recorded rows of the newest steps but those in `whole`, at most `limit`.
 
     And whether each token of these steps that was touched or is spurious is there.
     """
-    others = ~pc.field("step").isin(list(whole)) if whole else None
-    record = Record(run)
-    dataset = record.dataset()
-    with sound(run):
-        count = dataset.count_rows(filter=others)
-        part = min(1.0, limit / max(count, 1))
-        columns = [name for name in COLUMNS if name not in ("before", "after")]
-        rows = dataset.to_table(columns=columns if count > CONTEXTS else None, filter=others)
-    touched = part == 1 and (not len(rows) or Coverage.of(record, rows, {}).touched)
-    if part < 1:
-        notes.append(
-            f"The page shows {part:.0%} of {count:,} recorded tokens, chosen at random, because "
-            "it has no place for more"
-        )
-        kept = np.random.default_rng(0).random(len(rows)) < part
-        at = rows.schema.get_field_index("inclusion_probability")
-        less = pc.multiply(rows["inclusion_probability"], pyarrow.scalar(part, "float32"))
-        rows = rows.set_column(at, "inclusion_probability", less).filter(pyarrow.array(kept))
-    return recorded_rows(rows), touched
+    sizes, steps, touched = Counter[int](), list[int](), True
+    for update in record.updates:
+        if update.step not in whole:
+            sizes[update.step] += update.recorded
+            touched &= update.recorded == update.recordable
+    for step in sorted(sizes, reverse=True):
+        if sizes[step] > limit:
+            break
+        limit -= sizes[step]
+        steps.append(step)
+    if len(steps) < len(sizes):
+        left = counted(len(sizes) - len(steps), "older step")
+        notes.append(f"The page has no place for the recorded tokens of {left}.")
+    few = sum(map(sizes.__getitem__, steps)) <= CONTEXTS
+    names = [name for name in COLUMNS if few or name not in ("before", "after")]
+    rows = record.rows(names, steps=steps)
+    in_phase = pyarrow.array(np.ones(len(rows), bool))
+    return recorded_rows(rows.append_column("in_phase", in_phase)), touched
 
 
 def recorded_rows(rows: Any) -> Any:
@@ -198,29 +199,3 @@ def recorded_rows(rows: Any) -> Any:
         values = pc.ln(rows[source].cast("float64")).cast("float32")
         rows = rows.append_column(name, values)
     return encoded(rows)
-
-
-def _vocabulary(run: Path) -> Any:
-    """The texts of tokens, as `TokenTexts` asks a tokenizer for them.
-
-    They are those of the newest checkpoint's tokenizer, or as the record has them. No code of the
-    run is executed, and nothing is downloaded.
-    """
-    from tokenizers import Tokenizer
-
-    for checkpoint in reversed(checkpoints(run)):
-        file = checkpoint / "model" / "tokenizer.json"
-        if not file.is_file():
-            continue
-        with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
-            tokenizer = Tokenizer.from_file(str(file))
-            return SimpleNamespace(
-                backend_tokenizer=tokenizer, convert_ids_to_tokens=tokenizer.id_to_token
-            )
-    texts: dict[int, str] = {}
-    with contextlib.suppress(ConfigError):
-        rows = read_records(run, ["token", "text"]).group_by("token").aggregate([("text", "min")])
-        texts = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-    return SimpleNamespace(
-        backend_tokenizer=None, convert_ids_to_tokens=lambda token: texts.get(token, f"⟨{token}⟩")
-    )

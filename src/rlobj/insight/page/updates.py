@@ -13,13 +13,14 @@ import torch
 from rlobj.base.errors import BatchError
 from rlobj.base.interleaved import Interleaved
 from rlobj.insight.page.rules import part_column
+from rlobj.insight.tables import observed_again
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.rules import NAMES, Rule
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.columns import COLUMNS
-from rlobj.runs.observed import POLICY, ObservedUpdate
+from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.rows import numbers, numpy, rows_of
 from rlobj.runs.tables import UpdateTable
 from rlobj.runs.texts import TokenTexts
@@ -33,19 +34,15 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
         texts: of tokens.
         rules: the parts of the run's rules.
     """
-    table, unknown = update.table, torch.full_like(update.table.logprobs, torch.nan)
-    plan = update.objective.plan([table], update.state, clauses=True)
+    observed = observed_again(update)
+    table, plan = update.table, observed.plan
     assert plan.clauses is not None
-    columns = {name: getattr(table, name) for name in POLICY}
-    current = {name: unknown if values is None else values for name, values in columns.items()}
-    observed = ObservedUpdate(
-        update.objective, update.state, table, plan, update.sequences, **current
-    )
     decided, ids = table.decided.nonzero()[:, 0], table.ids
     assert ids is not None
-    probability = torch.where(plan.clauses.in_phase, 1.0, torch.inf)
     place = (update.step, update.update)
-    rows = encoded(rows_of(observed, decided, probability, place, texts, context=0))
+    rows = encoded(rows_of(observed, decided, place, texts, context=0))
+    in_phase = pyarrow.array(numpy(plan.clauses.in_phase[decided]))
+    rows = rows.append_column("in_phase", in_phase)
     rows = rows.drop_columns(["before", "after"])  # the rows around say it
     per_token, per_response = _more_columns(observed)
     chosen = table.responses[decided]
@@ -128,4 +125,4 @@ def encoded(rows: Any) -> Any:
     for i, column in enumerate(rows.schema):
         if column.type == pyarrow.string():
             rows = rows.set_column(i, column.name, rows[column.name].dictionary_encode())
-    return rows.drop_columns("schema_version")
+    return rows

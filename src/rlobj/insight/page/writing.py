@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -62,13 +63,14 @@ def write_inspection_page(
     if page.objective and page.objective.mismatch:
         deciders.append(("mismatch", page.objective.mismatch))
     name = visible(named_folder(run).name, 100)
-    body = {"title": escape(name), "facts": definition_list(_facts(page, tokens, deciders))}
+    body = {"title": escape(name), "facts": definition_list(_facts(page, deciders))}
     body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     described = {name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()}
     described |= {k: {"unit": c.unit, "meaning": c.meaning} for k, c in COLUMNS.items()}
     about = {
         "tokens": tokens,
         "touched": page.touched,
+        "counts": [update._asdict() for update in page.counts],
         "rules": [described_rule(rule, field) for rule, field in rules.items()],
         "columns": described,
     }
@@ -86,45 +88,37 @@ def write_inspection_page(
     return path
 
 
-def _facts(
-    page: PageRows, tokens: Mapping[int, float], deciders: Iterable[tuple[str, Any]]
-) -> dict[str, str]:
+def _facts(page: PageRows, deciders: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """The head of the page: what decides, steps, and counts of touched and spurious tokens."""
-    rows = page.rows
     facts: dict[str, str] = {}
     for name, decider in deciders:
         facts[name] = f"{facts[name]}; {decider}" if name in facts else str(decider)
-    steps = pc.unique(rows["step"]).to_pylist()
-    facts["steps"] = f"{min(steps)} to {max(steps)}" if len(steps) > 1 else f"{steps[0]}"
-    probability, effect = rows["inclusion_probability"], rows["effect"].cast("string")
-    exact = tokens.keys() >= {*steps}  # the record may be ahead of metrics.jsonl
-    total = sum(tokens[step] for step in steps) if exact else _count(probability)
-    facts["tokens"] = f"{'' if exact else '≈ '}{total:,.0f}"
-    marked = {name: pc.equal(effect, name) for name in pc.unique(effect).drop_null().to_pylist()}
-    for name, chosen in (marked | {"spurious": rows["spurious"]}).items():
-        if len(p := probability.filter(chosen)):
-            about = "≈ " * bool(pc.min(p).as_py() < 1)
-            facts[visible(name, 20)] = about + share(_count(p), total)
+    counts: Counter[str] = Counter()
+    for update in page.counts:
+        counts["tokens"] += update.tokens
+        for clause in update.clauses:
+            counts[clause.effect] += clause.tokens
+    if page.counts:
+        steps = {update.step for update in page.counts}
+    else:  # full tables alone have all tokens of their steps
+        rows = page.rows.filter(page.rows["in_phase"])
+        steps, counts["tokens"] = {*pc.unique(rows["step"]).to_pylist()}, len(rows)
+        effects = rows["effect"].cast("string").drop_null().value_counts()
+        counts.update({effect["values"]: effect["counts"] for effect in effects.to_pylist()})
+    facts["steps"] = listed(steps)
+    for name, count in counts.items():
+        text = f"{count:,}" if name == "tokens" else share(count, counts["tokens"])
+        facts[visible(name, 20)] = text
     return {name: visible(text, 400) for name, text in facts.items()}
 
 
-def _count(probability: Any) -> float:
-    """The number of tokens that stand in the page with these probabilities."""
-    return pc.sum(pc.divide(1.0, probability)).as_py()
-
-
 def _notes(page: PageRows) -> list[str]:
-    """What is exact and what is estimated, and what is left out."""
+    """Which tokens the page has, and what is left out."""
     whole = {update["step"] for update in page.updates}
     others = {*pc.unique(page.rows["step"]).to_pylist()} - whole
     lines = [f"Steps with all their tokens: {listed(whole)}."] if whole else []
     if others:
-        sampled = "touched and spurious tokens, and a sample of the others"
-        if not page.touched:
-            sampled = "a sample of the tokens"
-        lines.append(
-            f"{'Of the other steps' if whole else 'Of each step'}, this page has what was "
-            f"recorded: {sampled}. A count that uses "
-            "a sample is marked ≈, or ≥ where the sample has no such token."
-        )
+        which = "Of the other steps" if whole else "Of each step"
+        part = "the" if page.touched else "the first"
+        lines.append(f"{which}, this page has {part} touched and spurious tokens of each update.")
     return [*lines, *page.notes]

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from rlobj.base.errors import BatchError, Message, Setting
 from rlobj.objectives import functional
+from rlobj.objectives.clauses import EFFECTS
 from rlobj.objectives.loss import terms_of
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.settings import bind
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.runs.columns import Effect
 from rlobj.runs.tables import UpdateTable
 
-EFFECTS: tuple[str, ...] = get_args(Effect)
 MiniBatch = Sequence[UpdateTable]
 """The recorded updates on the same responses: one for each phase of the objective."""
 Phase = tuple[Objective, TokenBatch, Mapping[str, Any]]

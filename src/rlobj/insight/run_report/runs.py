@@ -11,19 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-
-from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.insight import coverage
-from rlobj.insight.coverage import Coverage
 from rlobj.insight.diagnosis.diagnosing import diagnose_lines
 from rlobj.insight.diagnosis.findings import Finding
+from rlobj.objectives.clauses import EFFECTS
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import named_folder, table_files
+from rlobj.runs.layout import named_folder
 from rlobj.runs.metrics import read_lines
-from rlobj.runs.reading import Record
 
 MetricLine = dict[str, Any]
 Lines = Sequence[MetricLine]
@@ -138,20 +133,13 @@ def _text(value: Any) -> str:
 def _read(path: Path) -> Run:
     notes: list[str] = []
     settings, lines = read_settings(path), read_lines(path, notes)
-    record: Record | None = None
-    try:
-        record = Record(path)
-        if not _add_effects(record, lines):
-            notes.append("shares of touched tokens are estimates: the record has a sample of them")
-    except (RlobjError, OSError) as error:
-        if table_files(path, "records"):  # else there is no record
-            notes.append(f"no shares of touched tokens: {visible(str(error), 300)}")
+    _add_effects(lines)
     run = Run(path, settings, lines)
     if not run.steps:
         run.notes = (*notes, "no step is finished yet")
         return run
     try:
-        diagnosis = diagnose_lines(path, lines, notes, record)
+        diagnosis = diagnose_lines(path, lines, notes)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
         run.notes = (*notes, f"no diagnosis: {visible(str(error), 300)}")
@@ -165,29 +153,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     return [str(path.relative_to(common)) for path in named]
 
 
-def _add_effects(record: Record, lines: Lines) -> bool:
-    """Add `effect/NAME` to the lines: the share of tokens that the objective touched in this way.
-
-    A step that is not recorded has none.
-
-    Returns:
-        Whether the shares are exact; otherwise the record may lack touched tokens.
-
-    Raises:
-        ConfigError: the record cannot be read.
-    """
-    rows, sampling = record.rows(coverage.COLUMNS), record.sampling
-    if sampling is not None:
-        rows = rows.filter(pc.is_in(rows["step"], pyarrow.array(sorted(sampling.steps), "int32")))
-    tokens = pc.divide(1.0, rows["inclusion_probability"])
-    sums = rows.append_column("tokens", tokens).group_by(["effect", "step"])
-    counts: dict[str, dict[float, float]] = {}
-    for row in sums.aggregate([("tokens", "sum")]).to_pylist():
-        counts.setdefault(row["effect"] or "", {})[row["step"]] = row["tokens_sum"]
-    last = pc.max(rows["step"]).as_py() or 0
-    for line in lines:  # a running run writes its rows later than its metrics
-        recorded = line["step"] <= last if sampling is None else line["step"] in sampling.steps
-        if recorded and (total := line.get("tokens/step")):
-            shares = {name: by.get(line["step"], 0.0) / total for name, by in counts.items()}
-            line.update({f"effect/{name}": share for name, share in shares.items() if name})
-    return Coverage.of(record, rows, {}).touched
+def _add_effects(lines: Lines) -> None:
+    """Add `effect/NAME` to the lines: the share of tokens that the objective touched so."""
+    for line in lines:
+        for effect in EFFECTS:
+            count, tokens = line.get(f"tokens/{effect}"), line.get("tokens/step")
+            if count is not None and tokens:
+                line[f"effect/{effect}"] = count / tokens

@@ -128,7 +128,6 @@ def open_trainer(
         )
         stack.enter_context(trainer.pipeline)
         changes = trainer.prepare_folder(newest, resume, stack)
-        stack.callback(trainer.recorder.close)
         with together(comm, "opening the trackers"):
             open_trackers(parallel.accelerator, config, run.path, learner.steps)
         stack.callback(close_trackers, parallel.accelerator)

@@ -167,7 +167,6 @@ class Trainer:
             learner.steps = self.saved = state.step
             learner.state = state.objective
             self.skips.restore(state.failures)
-            self.recorder.state = dict(state.records)
             self.stream.restore(state.stream)
             self.position = self.stream.state()
             checkpoint.restore_optimizer(newest, self.parallel, self.policy.model)
@@ -418,14 +417,12 @@ class Trainer:
             "objective": self.learner.state,
             "stream": self.position,
             "failures": self.skips.state(),
-            "records": self.recorder.state,
             "strategy": self.parallel.strategy,
             "processes": comm.size,
             "settings": settings_of(self.config),
             "digests": self.digests,
         }
         with self.learner.clock.inside("writing"):
-            self.recorder.close_file()  # a resumed run deletes the files of later steps
             path = checkpoint.write(
                 self.run, done, self.parallel, self.policy, state, self.learner.scores.lagged
             )

@@ -118,8 +118,8 @@ function showCount() {
   byId("matches").hidden = !chosen.narrowed || !tokens[1];
 }
 
-/* The tokens of an update that were recorded with probability 1. */
-const surely = (update) => countIn(update, (row) => column("inclusion_probability")[row] === 1);
+/* The tokens of an update that are there. */
+const surely = (update) => countIn(update, (row) => column("in_phase")[row] === 1);
 const stepsOf = (updates) => new Set(updates.map(({ step }) => step));
 
 /* "the 6 steps with these numbers", or the updates if others of these steps lack them. */

@@ -36,7 +36,7 @@ function listen() {
 async function start() {
   Object.assign(state, readAddress());
   buildRanges();
-  const needed = ["inclusion_probability", "effect", "spurious", "text", "position", "prob"];
+  const needed = ["in_phase", "effect", "spurious", "text", "position", "prob"];
   await load([...needed, "before", "after", "prompt", "read"]);
   on("view", drawView);
   buildFilter();

@@ -120,23 +120,19 @@ function contextOf(row, size = 20) {
   return [before + text(first, row) + read(row), text(row + 1, last)];
 }
 
-/* Sums over rows by `key(row)`; a key below 0 leaves the row out. A row stands for 1 /
-   inclusion_probability tokens, `variance` is that of the estimate of `tokens`, and `sampled` has the
-   number of rows that were drawn. */
+/* Sums over rows by `key(row)`; a key below 0 leaves the row out. Tokens of another phase count 0. */
 function tally(size, key, names = []) {
   const sums = () => new Float64Array(size);
   const found = { tokens: sums(), touched: sums(), variance: sums(), sampled: sums(), sum: {}, known: {} };
   for (const name of names) [found.sum[name], found.known[name]] = [sums(), sums()];
   const columns = names.map((name) => [column(name), found.sum[name], found.known[name]]);
-  const [p, touched] = [column("inclusion_probability"), touchedTest()];
+  const [counts, touched] = [column("in_phase"), touchedTest()];
   for (let row = 0; row < store.size; row++) {
     const k = key(row);
     if (!(k >= 0)) continue;
-    const weight = 1 / p[row];
+    const weight = counts[row];
     found.tokens[k] += weight;
     if (touched(row)) found.touched[k] += weight;
-    if (p[row] < 1) found.sampled[k]++;
-    if (p[row] < 1) found.variance[k] += (1 - p[row]) * weight * weight;
     for (const [values, sum, known] of columns) {
       if (Number.isNaN(values[row])) continue;
       sum[k] += weight * values[row];
@@ -153,7 +149,7 @@ const DEFAULTS = {
   view: "responses", text: "", effect: "", from: "", to: "",
   ...Object.fromEntries(RANGED.map((name) => [rangeOf(name), ""])),
   step: "", update: "", group: "", at: "",
-  color: ["prob", "advantage"].find(store.has) ?? "inclusion_probability",
+  color: ["prob", "advantage"].find(store.has) ?? "in_phase",
   plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: "",
   sort: "-tokens", word: "",
 };

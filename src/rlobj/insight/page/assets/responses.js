@@ -142,7 +142,7 @@ function piece(row) {
   const effect = word("effect", row);
   if (EFFECTS.includes(effect)) element.classList.add(effect);
   element.classList.toggle("spurious", column("spurious")[row] === 1);
-  element.classList.toggle("aside", column("inclusion_probability")[row] === Infinity);
+  element.classList.toggle("aside", column("in_phase")[row] === 0);
   look(element);
   return element;
 }
@@ -162,7 +162,7 @@ function inContext(row) {
 function drawMarks() {
   const kinds = [...EFFECTS.filter((each) => valuesOf("effect").includes(each))];
   if (store.has("spurious")) kinds.push("spurious");
-  if (column("inclusion_probability").includes(Infinity)) kinds.push("aside");
+  if (column("in_phase").includes(0)) kinds.push("aside");
   const meanings = { match: "found by the filter", aside: "of another phase of the objective" };
   const samples = [...kinds, "match"].flatMap((kind) => [
     make("span", { class: `piece ${kind}`, "aria-hidden": true }, "token"),
