@@ -64,9 +64,6 @@ def replay(
         ),
     ] = None,
     step: Step = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the sweep as FILE.svg or FILE.png.")
-    ] = None,
     json: Json = False,
     trust: Trust = False,
 ) -> None:
@@ -82,12 +79,10 @@ def replay(
     \b  rlobj replay runs/stapo-20260101-120000 --preset grpo,stare,20-entropy
       rlobj replay RUN --rule "(advantage > 0) & (prob < 0.01)"
       rlobj replay RUN --rule "prob < TAU" --sweep TAU=1e-4..1e-2
-      rlobj replay RUN --rule "prob < P" --sweep P=0.1..0.9:9 --figure p.svg
     """
     console = Screen()
     with importing("torch"):
         from rlobj.insight import replay as replay_run
-        from rlobj.reporting.figures import save_figure
     objectives = [name.strip() for name in (preset or "").split(",") if name.strip()]
     objectives += rule or ()
     if len(sweep or ()) > 1:
@@ -95,8 +90,6 @@ def replay(
     swept = sweep[0] if sweep else None
     with reading("replaying") as move:
         replayed = replay_run(run, objectives, sweep=swept, step=step, trust=trust, progress=move)
-    if figure is not None:
-        save_figure(replayed.figure(), figure)
     if json:
         typer.echo(replayed.to_json())
     else:

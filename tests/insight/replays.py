@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from strategies import awkward_batch
 
 from rlobj import Objective, TokenBatch, load_preset
+from rlobj.insight.replaying.planning import Replayed, plan_again
 from rlobj.runs.tables import UpdateTable
 
 
@@ -23,6 +25,15 @@ def update_of(
     return UpdateTable(
         step, update, table, objective, state, plan.weights[0], codes, causes, [], facts
     )
+
+
+def planned(objective: Objective, *updates: UpdateTable) -> Any:
+    """What an objective does to each token of updates of a rollout: columns as in `Planned`."""
+    batches = [[update] for update in updates]
+    phases = Replayed(objective).phases(batches)
+    plans = [vars(plan_again(*pair)) for pair in zip(phases, batches, strict=True)]
+    columns = {name: torch.cat([plan[name] for plan in plans]) for name in plans[0]}
+    return SimpleNamespace(**columns)
 
 
 def batch(seed: int = 0, groups: int = 16, **columns: Any) -> TokenBatch:

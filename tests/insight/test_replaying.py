@@ -12,7 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from record_rows import dropped, write_records
-from replays import GRPO, STAPO, batch, rows, update_of
+from replays import GRPO, STAPO, batch, planned, rows, update_of
 from strategies import awkward_batch, fitting
 from tiny import WITHOUT_SCORES, tiny_config
 
@@ -124,14 +124,13 @@ def test_the_gradient_of_a_token_is_that_of_the_loss_by_its_logits(preset: str) 
     plan = objective.plan([table])
     [slope] = torch.autograd.grad(objective.loss(table, plan).loss, [logits])
     recorded = update_of(GRPO, table.replace(logprobs=table.logprobs.detach()))
-    tokens = rlobj.replay([recorded], [preset], tokens=True).tokens
-    found = torch.tensor(tokens[f"{preset}: gradient"].to_numpy())
+    tokens = planned(objective, recorded)
+    found = tokens.gradient
     assert torch.allclose(found.abs(), slope.norm(dim=1), atol=1e-6)
     raised = -slope.gather(1, ids[:, None])[:, 0]
     assert torch.equal(found.sign(), raised.sign())
     assert (found > 0).any()
-    weights = torch.tensor(tokens[f"{preset}: weight"].to_numpy())
-    assert torch.equal(weights, plan.weights[0].detach())
+    assert torch.equal(tokens.weights, plan.weights[0].detach())
 
 
 @pytest.mark.parametrize("preset", ["reinforce-pp-baseline", "gpg", "rloo"])
@@ -143,16 +142,15 @@ def test_advantages_are_those_of_the_whole_rollout(preset: str) -> None:
         update_of(STAPO, part, update=number)
         for number, part in enumerate(whole.split([20, 29]), 1)
     ]
-    tokens = rlobj.replay(recorded, {"other": objective}, tokens=True).tokens
+    tokens = planned(objective, *recorded)
     weights = []
     for part in expected.split([20, 29]):
         plan = objective.plan([part])
         weights += [plan.weights[0][part.decided]]
         assert not torch.equal(part.advantages, recorded[0].table.advantages)
-    assert torch.equal(torch.tensor(tokens["other: weight"].to_numpy()), torch.cat(weights))
+    assert torch.equal(tokens.weights, torch.cat(weights))
     positive = (expected.advantages > 0)[expected.decided]
-    gradient = torch.tensor(tokens["other: gradient"].to_numpy())
-    assert not (gradient[~positive] > 0).any()
+    assert not (tokens.gradient[~positive] > 0).any()
 
 
 def test_clipped_tokens_are_those_whose_ratio_is_out_of_its_bounds() -> None:
@@ -160,18 +158,18 @@ def test_clipped_tokens_are_those_whose_ratio_is_out_of_its_bounds() -> None:
     objective = GRPO.replace(surrogate=narrow)
     table = softmax_batch()[0]
     table = table.replace(logprobs=table.logprobs.detach())
-    found = rlobj.replay([update_of(GRPO, table)], {"narrow": objective}, tokens=True)
+    found = rlobj.replay([update_of(GRPO, table)], {"narrow": objective})
+    tokens = planned(objective, update_of(GRPO, table))
     [graded] = objective.with_advantages([table])
     ratios = (table.logprobs - table.old_logprobs).exp().tolist()
     pairs = list(zip(ratios, graded.advantages.tolist(), strict=True))
     by_hand = [(a > 0 and r > 1.2) or (a < 0 and r < 0.9) for r, a in pairs]
-    assert found.tokens["narrow: clipped"].to_pylist() == by_hand
+    assert tokens.clipped.tolist() == by_hand
     counts = {name: row["clipped"] for name, row in rows(found.objectives).items()}
     wide = [(a > 0 and r > 1.2) or (a < 0 and r < 0.8) for r, a in pairs]  # of GRPO
     assert counts == {"recorded": sum(wide), "narrow": sum(by_hand)}
     assert 0 < sum(wide) < sum(by_hand)
-    gradient = torch.tensor(found.tokens["narrow: gradient"].to_numpy())
-    assert torch.equal(gradient == 0, torch.tensor(by_hand))
+    assert torch.equal(tokens.gradient == 0, torch.tensor(by_hand))
     plan = objective.plan([graded])
     fraction = objective.loss(graded, plan).metrics["objective/clip_fraction"]
     assert sum(by_hand) == round(float(fraction) * plan.kept)
@@ -180,10 +178,10 @@ def test_clipped_tokens_are_those_whose_ratio_is_out_of_its_bounds() -> None:
 def test_phases_of_another_objective_are_added_up() -> None:
     objective = load_preset("dapo-loss").objective.split("prob < 0.1")
     table = batch()
-    tokens = rlobj.replay([update_of(STAPO, table)], {"split": objective}, tokens=True).tokens
+    tokens = planned(objective, update_of(STAPO, table))
     plans = [phase.plan([table]).weights[0] for phase in objective.phases]
     expected = (plans[0] + plans[1])[table.decided]
-    assert torch.equal(torch.tensor(tokens["split: weight"].to_numpy()), expected)
+    assert torch.equal(tokens.weights, expected)
     assert (expected > 0).all()
 
 
@@ -201,7 +199,7 @@ def test_controllers_have_the_recorded_state_or_see_the_recorded_rollouts() -> N
     gate = {"W": {"kind": "gate", "target": 100.0, "on": 1.5}}
     stare = load_preset("stare").objective.replace(controllers=gate)
     recorded = update_of(stare, batch(), W={"value": 1.25})
-    found = rlobj.replay([recorded], {"same": stare, "grpo": "grpo"}, tokens=True)
+    found = rlobj.replay([recorded], {"same": stare, "grpo": "grpo"})
     named = rows(found.objectives)
     assert {**named["same"], "name": "recorded"} == named["recorded"]
     assert found.notes == []
@@ -244,16 +242,13 @@ def test_a_rule_is_refused_only_if_tokens_that_were_not_scored_decide_it() -> No
         "(advantage > 0) & prob.bottom(0.5)",
         "(advantage > 0) & (prob.sum(by='response') < 0.2)",
     ]
-    found = rlobj.replay([recorded], [*decided, *open_], tokens=True)
+    found = rlobj.replay([recorded], [*decided, *open_])
     assert set(found.refused) == set(open_)
     assert all("skip_inactive=false" in why for why in found.refused.values())
-    assert found.tokens is not None
-    first, same, either = (found.tokens[f"{rule}: selected"].to_pylist() for rule in decided)
-    whole = rlobj.replay([update_of(GRPO, table)], decided, tokens=True).tokens
-    assert whole is not None
-    assert first == same == whole[f"{decided[0]}: selected"].to_pylist()
-    assert either == whole[f"{decided[2]}: selected"].to_pylist()
-    assert 0 < sum(first) < len(first)
+    whole = rows(rlobj.replay([update_of(GRPO, table)], decided).objectives)
+    some = rows(found.objectives)
+    for rule in decided:
+        assert 0 < some[rule]["touched"] == whole[rule]["touched"] < found.population
 
 
 # Counts and shares.
@@ -262,13 +257,14 @@ def test_a_rule_is_refused_only_if_tokens_that_were_not_scored_decide_it() -> No
 def test_counts_and_shares_are_those_of_the_tokens() -> None:
     table = batch()
     rule = "(prob < 0.1) & entropy.bottom(0.5)"
-    found = rlobj.replay([update_of(STAPO, table)], ["justrl", rule], tokens=True)
-    tokens, named = found.tokens, rows(found.objectives)
-    chosen = tokens[f"{rule}: selected"].to_numpy(zero_copy_only=False)
+    update = update_of(STAPO, table)
+    named = rows(rlobj.replay([update], ["justrl", rule]).objectives)
     whole = Objective(drop=rule).plan([table])
+    chosen = (whole.weights[0] == 0)[table.decided].numpy()
     assert chosen.sum() == whole.tokens - whole.kept
     spurious = table.columns["spurious"][table.decided].numpy() == 1
-    norms = np.abs(tokens["justrl: gradient"].to_numpy())
+    gradient = planned(load_preset("justrl").objective, update).gradient.numpy()
+    norms = np.abs(gradient)
     row = named[rule]
     assert row["touched"] == chosen.sum() > 0
     assert row["precision"] == (chosen & spurious).sum() / chosen.sum()
@@ -276,11 +272,11 @@ def test_counts_and_shares_are_those_of_the_tokens() -> None:
     own = norms / norms.sum()  # justrl is the recorded objective without its rule
     assert row["carried"] == pytest.approx(own[chosen].sum(), rel=1e-5)
     assert named["justrl"]["gradient_spurious"] == pytest.approx(own[spurious].sum(), rel=1e-5)
-    up = own[tokens["justrl: gradient"].to_numpy() > 0].sum()
+    up = own[gradient > 0].sum()
     assert named["justrl"]["gradient_up"] == pytest.approx(up, rel=1e-5)
-    dropped_tokens = tokens["recorded: effect"].to_pylist().count("dropped")
+    dropped_tokens = int((planned(STAPO, update).effect == 0).sum())
     assert named["recorded"]["dropped"] == dropped_tokens == named["recorded"]["touched"]
-    assert named["recorded"]["kept"] == len(tokens) - dropped_tokens
+    assert named["recorded"]["kept"] == len(gradient) - dropped_tokens
 
 
 # What is read.

@@ -80,14 +80,3 @@ def test_a_rule_may_read_a_controller_of_the_recorded_objective() -> None:
     recorded = update_of(stare, batch(), W={"value": 1.25})
     found = rows(rlobj.replay([recorded], ["entropy > W", "entropy > 1.25"]).objectives)
     assert found["entropy > W"]["touched"] == found["entropy > 1.25"]["touched"] > 0
-
-
-def test_the_figure_has_a_curve_for_each_share() -> None:
-    updates = [update_of(STAPO, batch(seed), step=seed) for seed in (1, 2)]
-    figure = rlobj.replay(updates, "prob < TAU", sweep="TAU=1e-3..1e-1:4").figure()
-    names = ["share of the tokens", "precision", "recall", "share of the gradient"]
-    assert [line.name for line in figure.lines] == names
-    assert (figure.x, figure.log_x, len(figure.lines[0].x)) == ("TAU", True, 4)
-    assert {line.run for line in figure.lines} == {None}  # each has its own colour
-    with pytest.raises(ConfigError, match="a figure shows a sweep"):
-        rlobj.replay(updates, "grpo").figure()

@@ -89,7 +89,7 @@ class Inspection:
             name: numbers.without_nan(getattr(self, name).to_pylist())
             for name in ("clauses", "groups", "tokens")
         }
-        return json.dumps({**vars(self), "run": str(self.run), "count": self.count, **tables})
+        return json.dumps({**vars(self), "run": str(self.run), "count": self.count, **tables}, indent=1)
 
     def __repr__(self) -> str:
         return "\n".join([self.title, self.total, *self.lines()])

@@ -23,19 +23,10 @@ def mean(lines: Sequence[Line], name: str) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def share_in_metrics(lines: Sequence[Line], name: str) -> float | None:
-    """The token-weighted mean of a metric over steps; None if a step with tokens lacks it."""
-    steps = [line for line in lines if line.get("tokens/step")]
-    if not steps or any(line.get(name) is None for line in steps):
-        return None
-    tokens = total(steps, "tokens/step")
-    return math.fsum(line[name] * line["tokens/step"] for line in steps) / tokens
-
-
-def tokens_by_step(lines: Sequence[Line], step: int | None = None) -> dict[int, float]:
-    """The number of tokens of each step, or of one, as metrics.jsonl counts them."""
+def tokens_by_step(lines: Sequence[Line]) -> dict[int, float]:
+    """The number of tokens of each step, as metrics.jsonl counts them."""
     counts = [(line["step"], line.get("tokens/step")) for line in lines]
-    return {at: n for at, n in counts if n is not None and step in (None, at)}
+    return {step: count for step, count in counts if count is not None}
 
 
 def share(part: float, whole: float) -> str:

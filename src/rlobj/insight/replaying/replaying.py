@@ -26,7 +26,6 @@ from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.layout import CONFIG_FILE, is_run, table_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import checked_files, sound
-from rlobj.runs.rows import numpy
 from rlobj.runs.tables import UpdateTable, read_tables
 from rlobj.settings.presets import Preset, read_yaml
 
@@ -37,7 +36,6 @@ def replay(
     *,
     sweep: Sweep | None = None,
     step: int | None = None,
-    tokens: bool = False,
     trust: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Replay:
@@ -55,7 +53,6 @@ def replay(
         sweep: "NAME=FROM..TO" or "NAME=FROM..TO:COUNT", or {NAME: values}: the name stands for a
             number in a rule, such as "prob < TAU".
         step: only this step, from 1.
-        tokens: also return what is done to each token.
         trust: import the code that the recorded objective names by its path.
         progress: called with (done, total).
 
@@ -69,7 +66,7 @@ def replay(
     recorded = recorded if isinstance(recorded, dict) else {}
     columns, scores = (readable_columns(recorded.get(key)) for key in ("columns", "scores"))
     with declared(columns | levels_of(score_columns(scores))):  # which rules may read
-        running = _Replay(read_candidates(objectives, sweep), tokens)
+        running = _Replay(read_candidates(objectives, sweep))
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
@@ -93,14 +90,12 @@ def replay(
 class _Replay:
     """A replay in progress."""
 
-    def __init__(self, candidates: Candidates, keep: bool) -> None:
-        self.candidates, self.keep = candidates, keep
-        self.tallies = Tallies()
+    def __init__(self, candidates: Candidates) -> None:
+        self.candidates, self.tallies = candidates, Tallies()
         self.replayed: dict[str, planning.Replayed] | None = None
         self.steps: dict[int, None] = {}
         self.refused: dict[str, Message] = {}
         self.notes: dict[Message, None] = {}
-        self.rows: list[Any] = []
 
     def refuse(self, name: str, why: Message) -> None:
         """An objective or a rule cannot be replayed."""
@@ -153,12 +148,8 @@ class _Replay:
                 why = planning.UNSCORED if planning.unscored(first.table) else planning.UNKNOWN
                 unknown = Message(f"{name}: its gradient is unknown, because ", why)
                 self.notes[unknown] = None
-        touched = {name: plan.effect >= 0 for name, plan in planned.items()}
         for name, value, chosen in self._selected(first):
             tallies.add_touched((name, value), chosen, spurious[rows], planned[RECORDED].free)
-            touched |= {name: chosen} if value is None else {}
-        if self.keep:
-            self.rows.append(_rows(first, touched, planned))
 
     def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, torch.Tensor]]:
         """The tokens of decided responses that each rule selects."""
@@ -188,7 +179,7 @@ class _Replay:
             reasons = [Message(f"{name}: ", why) for name, why in self.refused.items()]
             whole = Message.joined("\n", reasons)
             raise ConfigError(f"nothing of this can be replayed on {source}\n", whole)
-        recorded, rows = self.tallies[RECORDED, None], self.rows
+        recorded = self.tallies[RECORDED, None]
         return Replay(
             source=source,
             steps=sorted(self.steps),
@@ -196,7 +187,6 @@ class _Replay:
             reproduced=int(recorded["equal"]),
             objectives=_table(self.tallies.chosen(swept=False)),
             sweeps=_table(self.tallies.chosen(swept=True)),
-            tokens=pyarrow.concat_tables(rows, promote_options="default") if rows else None,
             refused=self.refused,
             notes=list(self.notes),
             swept=self.candidates.swept,
@@ -234,31 +224,6 @@ def _select(rule: Rule, frame: Frame, first: UpdateTable) -> torch.Tensor:
     chosen = frame.rule(rule)
     frame.check()
     return chosen
-
-
-def _rows(
-    first: UpdateTable, touched: Mapping[str, torch.Tensor], planned: Mapping[str, Any]
-) -> Any:
-    """One row per token of a mini-batch, as a pyarrow table."""
-    table, rows = first.table, first.table.decided
-    ids = table.responses if table.ids is None else table.spread(table.ids)
-    place = {"response": numpy(ids[rows]), "position": numpy(table.positions[rows])}
-    size, effects = len(place["response"]), list(planning.EFFECTS)
-    columns: dict[str, Any] = {"step": [first.step] * size, "update": [first.update] * size}
-    columns |= place
-    if table.turn is not None:
-        columns["turn"] = numpy(table.turn[rows])
-    for name, chosen in touched.items():
-        if name not in planned:
-            columns[f"{name}: selected"] = numpy(chosen)
-            continue
-        codes = numpy(planned[name].effect)
-        effect = pyarrow.array(codes, mask=codes < 0)
-        columns[f"{name}: weight"] = numpy(planned[name].weights)
-        columns[f"{name}: gradient"] = numpy(planned[name].gradient)
-        columns[f"{name}: clipped"] = numpy(planned[name].clipped)
-        columns[f"{name}: effect"] = pyarrow.DictionaryArray.from_arrays(effect, effects)
-    return pyarrow.table(columns)
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Any:

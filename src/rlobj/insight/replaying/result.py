@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from rlobj.base.errors import Argument, ConfigError, Message, counted
-from rlobj.reporting import Figure, Line, visible
+from rlobj.base.errors import Message, counted
+from rlobj.reporting import visible
 
 SHARES = {
-    "share": ("share of the tokens", "touched", "tokens"),
-    "precision": ("precision", "caught", "judged"),
-    "recall": ("recall", "caught", "spurious"),
-    "carried": ("share of the gradient", "carried", "free"),
+    "share": ("touched", "tokens"),
+    "precision": ("caught", "judged"),
+    "recall": ("caught", "spurious"),
+    "carried": ("carried", "free"),
 }
-"""The title of each share, and the two sums that it divides."""
+"""The two sums that each share divides."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +38,6 @@ class Replay:
             norms over that of the recorded one, and the parts of it that make tokens more likely,
             and that spurious tokens have.
         sweeps: one row for each rule and swept value.
-        tokens: if asked for, one row per token, with what each objective does to it.
         refused: why something cannot be replayed, by its name.
         notes: what should be known about the numbers.
         swept: the name of the swept number, or "".
@@ -52,7 +49,6 @@ class Replay:
     reproduced: int
     objectives: Any
     sweeps: Any
-    tokens: Any
     refused: Mapping[str, Message]
     notes: Sequence[Message]
     swept: str = ""
@@ -82,33 +78,10 @@ class Replay:
         return [*refused, *self.notes]
 
     def to_json(self) -> str:
-        """All of it but `tokens` as JSON, with control characters escaped and null for NaN."""
+        """All of it as JSON, with control characters escaped and null for NaN."""
         tables = {name: getattr(self, name).to_pylist() for name in ("objectives", "sweeps")}
-        return json.dumps({**vars(self), **tables, "tokens": None}, indent=1)
+        return json.dumps({**vars(self), **tables}, indent=1)
 
     def __repr__(self) -> str:
         text = "\n".join([self.title, *self.remarks])
         return "\n".join(map(visible, text.split("\n")))
-
-    def figure(self) -> Figure:
-        """The curves of a sweep.
-
-        Raises:
-            ConfigError: nothing was swept.
-        """
-        rows = self.sweeps.to_pylist()
-        if not rows:
-            sweep = Argument("sweep", "TAU=1e-4..1e-2")
-            raise ConfigError("a figure shows a sweep: 'prob < TAU' with ", sweep)
-        rules = list(dict.fromkeys(row["name"] for row in rows))
-        lines = []
-        for number, rule in enumerate(rules):
-            chosen = [row for row in rows if row["name"] == rule]
-            for column, (title, *_) in SHARES.items():
-                y = np.array([row[column] for row in chosen], float)  # None is NaN
-                text, run = (f"{title}: {rule}", number) if len(rules) > 1 else (title, None)
-                lines.append(Line(text, [row["value"] for row in chosen], [*y], run=run))
-        values = [row["value"] for row in rows]
-        wide = min(values) > 0 and max(values) >= 10 * min(values)
-        title = visible(", ".join(rules), 48)
-        return Figure("sweep", title, "share", lines, x=self.swept, log_x=wide)

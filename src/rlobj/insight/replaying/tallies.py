@@ -84,7 +84,7 @@ class Tallies(defaultdict[tuple[Any, ...], defaultdict[str, float]]):
                 continue
             row = {"name": name, "value": value} if swept else {"name": name}
             row |= {"touched": tally["touched"]}
-            row |= {name: _share(tally, *sums) for name, (_, *sums) in SHARES.items()}
+            row |= {name: _share(tally, *sums) for name, sums in SHARES.items()}
             if not swept:
                 counts = ("kept", "clipped", *EFFECTS)
                 row |= {column: tally.get(column, math.nan) for column in counts}
