@@ -56,8 +56,6 @@ def test_dropped_tokens_stand_in_their_responses_beside_their_prompts(tmp_path, 
     run = finished(tmp_path)
     row = wrong("2", step=9, response=5, before="16;", after="6+9=25#25")
     write_records(run, [row], {9: 10_000})
-    sample = {"id": [5], "prompt": ["6+6+4+9="], "response": ["2+6=12;12+4=16;26+9=25#25"]}
-    write_parquet(run / "samples" / "step-000009.parquet", pyarrow.table(sample))
     text = shown(run, width)
     assert max(map(len, text.splitlines()[1:])) <= width
     assert "touched tokens: 1 (0.010%) of 10,000 tokens" in text
@@ -134,12 +132,8 @@ def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) 
     assert "accuracy without" not in text
 
 
-def test_an_objective_without_rules_and_a_run_without_records_print_little(tmp_path: Path) -> None:
+def test_an_objective_without_rules_prints_no_tokens(tmp_path: Path) -> None:
     assert shown(finished(tmp_path, "grpo")) == ""
-    run = finished(tmp_path)
-    screen = console(200)
-    show_history(screen, read_run_config(run), run, RunFolder(run).lines())
-    assert "records is empty" in text_of(screen)
 
 
 @pytest.mark.parametrize("ill", [False, True])

@@ -61,9 +61,11 @@ def test_contexts_are_the_parts_of_the_decoded_text(tokenizer, text, size):
     ]
     for place, (left, right) in enumerate(zip(before.to_pylist(), after.to_pylist(), strict=True)):
         at = cut + place
-        assert left == whole[ends[max(at - size, 0)] : ends[at]].decode()
+        assert left.replace("│", "") == whole[ends[max(at - size, 0)] : ends[at]].decode()
+        assert left.count("│") == (place < size)
         assert right == whole[ends[at + 1] : ends[min(at + 1 + size, len(ids))]].decode()
-    assert before[0].as_py()  # the end of the prompt
+    assert len(before[0].as_py()) > 1  # the end of the prompt
+    assert before[0].as_py().endswith("│")
 
 
 def test_context_stays_within_its_response():
@@ -71,7 +73,7 @@ def test_context_stays_within_its_response():
     a, b = (tokenizer(text).input_ids for text in ("12=", "34="))
     texts, one = TokenTexts(tokenizer), np.array([0, 1])
     before, after = texts.contexts([(a, a), (b, b)], one, one * 0 + 1, 20)
-    assert before.to_pylist() == ["12=1", "34=3"]
+    assert before.to_pylist() == ["12=│1", "34=│3"]
     assert after.to_pylist() == ["=", "="]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import RlobjError, counted
+from rlobj.base.errors import counted
 from rlobj.base.paths import step_of
 from rlobj.conversations.environment import ENDS
 from rlobj.evaluation.engines import evaluated_settings
@@ -19,7 +19,7 @@ from rlobj.insight.filtering import deciding
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
 from rlobj.objectives.objective import Objective
-from rlobj.reporting.terminal import facts_grid, number, say, working
+from rlobj.reporting.terminal import facts_grid, number, say
 from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
@@ -79,19 +79,8 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
         console.print("", facts_grid(outcome.measures()), "", sep="\n")
         show_conversations(console, run)
         if config.output.records and _touches(config.objective):
-            show_inspection(console, run)
-
-
-def show_inspection(console: Console, run: Path) -> None:
-    """Print the screen of `rlobj inspect`, with one example of a few token texts."""
-    try:
-        with working(console, "reading the record"):
-            inspection = inspect(run, examples=1)
-    except RlobjError as error:
-        console.print(Text(str(error), style="yellow"), soft_wrap=True)
-        return
-    show(console, inspection, GROUPS)
-    console.print()
+            show(console, inspect(run, examples=1), GROUPS)
+            console.print()
 
 
 def _touches(objective: Objective) -> bool:

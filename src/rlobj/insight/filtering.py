@@ -1,12 +1,10 @@
 """Rules on recorded tokens: `prob < 0.001` on the columns of a record, row by row.
 
-A record is a sample of the tokens, so a rule about a population, such as `entropy.bottom(0.8)`, has
-no value on it and is refused.
+A rule about a population, such as `entropy.bottom(0.8)`, is refused.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +12,11 @@ import pyarrow
 import torch
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import Argument, ConfigError, nearest
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.evaluator import Evaluator, Values
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Expr, nodes, parse
-from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared, levels_of
+from rlobj.objectives.rules.columns import COLUMNS, declared, levels_of
 from rlobj.objectives.rules.nodes import Logic, operands
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
@@ -55,38 +53,21 @@ def read_filter(where: str | Expr) -> Expr:
     Raises:
         ConfigError: no rule, a rule about a population, or a column that the record lacks.
     """
-    for name in _names(str(where)):
-        if name in RECORDED and name not in _RECORDED:
-            raise ConfigError(
-                f"'{name}' is a text, and a rule compares numbers. For the text of a token use ",
-                Argument("text", "TEXT"),
-                "; for other columns read the record as a table with rlobj.read_records",
-            )
-        if name not in (*_READABLE, *FUNCTIONS):
-            raise ConfigError(f"the record has no column '{name}'.{nearest(name, _READABLE)}")
     with declared(levels_of(OWN_COLUMNS)):
         rule = parse(where) if isinstance(where, str) else where
     if not rule.is_rule:
         raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} > 0")
     for node in rule.walk():
-        if isinstance(node, nodes.NamedReward):
-            raise ConfigError(f"the record has no column '{node}', only the weighted sum 'reward'")
+        unknown = isinstance(node, nodes.Column) and node.name not in _READABLE
+        if unknown or isinstance(node, nodes.Controlled | nodes.NamedReward):
+            raise ConfigError(f"the record has no column '{node}'.{nearest(str(node), _READABLE)}")
         if not isinstance(node, TOKEN_BY_TOKEN):
             raise ConfigError(
-                f"'{node}' depends on other tokens of the update, and the record is only a sample "
-                "of them. Compare with a number instead, such as entropy < 0.5, or evaluate the "
-                "rule on whole updates: rlobj replay RUN --rule RULE"
+                f"'{node}' depends on other tokens, and each token is judged by itself here. "
+                "Compare with a number instead, such as entropy < 0.5, or evaluate the rule on "
+                "whole updates: rlobj replay RUN --rule RULE"
             )
     return rule
-
-
-def _names(where: str) -> list[str]:
-    """The names that a rule reads; none if it is no expression."""
-    try:
-        tree_nodes = ast.walk(ast.parse(where.strip(), mode="eval"))
-        return [node.id for node in tree_nodes if isinstance(node, ast.Name)]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []  # `parse` says what is wrong
 
 
 def deciding(objective: Objective) -> dict[str, tuple[Any, list[str]]]:
@@ -125,23 +106,13 @@ def matching(rule: Expr, rows: Any) -> Any:
 
 
 def undecided(rule: Expr, rows: Any) -> Any:
-    """The rows on which a filter has no value, as a pyarrow boolean array.
-
-    Tokens that nobody judged are not spurious.
-
-    Args:
-        rule: from `read_filter`.
-        rows: as in `matching`.
-    """
-    if "spurious" in columns_of(rule):
-        at = rows.schema.get_field_index("spurious")
-        rows = rows.set_column(at, "spurious", pc.fill_null(rows["spurious"], False))
+    """The rows on which a filter has no value, as a pyarrow boolean array."""
     opposite: Any = ~rule  # pyright: ignore[reportOperatorIssue]
     return pc.invert(pc.or_(matching(rule, rows), matching(opposite, rows)))
 
 
 def only_recorded(rule: Expr | None) -> bool:
-    """Whether a filter selects no token that is recorded only by chance.
+    """Whether a filter selects no token but touched and spurious ones, which the record has.
 
     Tokens without weight were touched, and spurious ones are recorded as the touched ones are.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +13,12 @@ import numpy as np
 import pyarrow
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError, Setting, counted
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.insight import numbers
-from rlobj.insight.contexts import in_responses
 from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
 from rlobj.insight.tables import observed_again, vocabulary
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
-from rlobj.runs.columns import COLUMNS
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import table_files
 from rlobj.runs.reading import Record, RecordedUpdate, sound
@@ -77,11 +75,11 @@ class Inspection:
         return None if None in counts else sum(counts)
 
     def examples(self, groups: int) -> list[dict[str, Any]]:
-        """The examples of the largest groups in their responses, group by group."""
+        """The examples of the largest groups, group by group."""
         keys = map(_key, self.groups.slice(0, groups).to_pylist())
         order = {key: i for i, key in enumerate(keys)}
         rows = [row for row in self.tokens.to_pylist() if _key(row) in order]
-        return in_responses(self.run, sorted(rows, key=lambda row: order[_key(row)]))
+        return sorted(rows, key=lambda row: order[_key(row)])
 
     def to_json(self) -> str:
         """All of it as JSON, with control characters escaped and null for NaN."""
@@ -89,7 +87,9 @@ class Inspection:
             name: numbers.without_nan(getattr(self, name).to_pylist())
             for name in ("clauses", "groups", "tokens")
         }
-        return json.dumps({**vars(self), "run": str(self.run), "count": self.count, **tables}, indent=1)
+        return json.dumps(
+            {**vars(self), "run": str(self.run), "count": self.count, **tables}, indent=1
+        )
 
     def __repr__(self) -> str:
         return "\n".join([self.title, self.total, *self.lines()])
@@ -213,19 +213,18 @@ def _from_record(run: Path, step: int | None, rule: Expr | None) -> _Read:
     updates = [update for update in record.updates if step in (None, update.step)]
     if not updates:
         steps = [update.step for update in record.updates]
-        has = f"it has {listed(steps)}" if steps else "no step has an update"
+        has = f"it has {numbers.listed(steps)}" if steps else "no step has an update"
         raise ConfigError(f"{run} has no record{'' if step is None else f' of step {step}'}; {has}")
     steps = [] if step is None else [step]
     rows, unknown = record.rows([*{*SHOWN, *columns_of(rule)}], steps=steps or None), 0
     if rule is None:
         rows = rows.filter(pc.is_valid(rows["effect"]))
     else:
-        _refuse_unknown(run, rule, [rows])
         unknown = pc.sum(undecided(rule, rows)).as_py() or 0
         rows = rows.filter(matching(rule, rows))
     return _Read(
         rows=_named(rows),
-        steps=listed({update.step for update in updates}),
+        steps=numbers.listed({update.step for update in updates}),
         population=sum(update.tokens for update in updates),
         complete=all(update.recorded == update.recordable for update in updates),
         undecided=unknown,
@@ -241,8 +240,8 @@ def _from_tables(run: Path, step: int | None, rule: Expr) -> _Read:
             Setting("output.tables_every", 10),
             " in a new run",
         )
-    texts, parts, read, population, unknown = vocabulary(run), [], [], 0, 0
-    steps = set[int]()
+    texts, parts, steps = vocabulary(run), list[Any](), set[int]()
+    population = unknown = 0
     with sound(run):
         for update in read_tables(run, None if step is None else [step]):
             observed, place = observed_again(update), (update.step, update.update)
@@ -251,32 +250,12 @@ def _from_tables(run: Path, step: int | None, rule: Expr) -> _Read:
             every = clauses.in_phase.nonzero()[:, 0]
             rows = rows_of(observed, every, place, texts, context=0)
             selected = matching(rule, rows).to_numpy(zero_copy_only=False)
-            read.append(rows.select(columns_of(rule)))
             unknown += pc.sum(undecided(rule, rows)).as_py() or 0
             parts.append(rows_of(observed, every[selected], place, texts))
             population += len(every)
             steps.add(update.step)
-    _refuse_unknown(run, rule, read)
     rows = _named(pyarrow.concat_tables(parts))
-    return _Read(rows, f"{listed(steps)} with full tables", population, True, unknown)
-
-
-def _refuse_unknown(run: Path, rule: Expr, parts: Sequence[Any]) -> None:
-    """Refuse a rule that reads a column without any value."""
-    for name in columns_of(rule):
-        if parts and 0 < sum(map(len, parts)) == sum(part[name].null_count for part in parts):
-            meaning = COLUMNS[name].meaning
-            raise ConfigError(f"'{name}' is unknown for all tokens of {run}: {meaning}")
-
-
-def listed(steps: Collection[int]) -> str:
-    """Some steps in words: their numbers, or how many they are, the first and the last."""
-    first, last = min(steps), max(steps)
-    if len(steps) == last - first + 1:
-        return f"steps {first} to {last}" if first < last else f"step {first}"
-    if len(steps) < 9:
-        return f"steps {', '.join(map(str, sorted(steps)))}"
-    return f"{counted(len(steps), 'step')} from {first} to {last}"
+    return _Read(rows, f"{numbers.listed(steps)} with full tables", population, True, unknown)
 
 
 def _named(rows: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 Line = Mapping[str, Any]
@@ -27,6 +27,16 @@ def tokens_by_step(lines: Sequence[Line]) -> dict[int, float]:
     """The number of tokens of each step, as metrics.jsonl counts them."""
     counts = [(line["step"], line.get("tokens/step")) for line in lines]
     return {step: count for step, count in counts if count is not None}
+
+
+def listed(steps: Collection[int]) -> str:
+    """Some steps in words: their numbers, or of many how many they are, the first and the last."""
+    first, last = min(steps), max(steps)
+    if len(steps) == last - first + 1:
+        return f"steps {first} to {last}" if first < last else f"step {first}"
+    if len(steps) < 9:
+        return f"steps {', '.join(map(str, sorted(steps)))}"
+    return f"{len(steps)} steps from {first} to {last}"
 
 
 def share(part: float, whole: float) -> str:

@@ -16,6 +16,9 @@ Ids = Sequence[int]
 Ints = NDArray[np.int64]
 
 
+BOUNDARY = "│"
+
+
 class _Pieces(dict[int, bytes]):
     """The bytes of the tokens that were asked for; `partial` are those that are no whole text."""
 
@@ -83,6 +86,8 @@ class TokenTexts:
     ) -> tuple[Any, Any]:
         """The texts before and after some tokens, as two string arrays of pyarrow.
 
+        `BOUNDARY` stands between the prompt, what the policy wrote and what it read.
+
         Args:
             sequences: prompt ids and response ids of each response.
             rows: the response of each token, [M].
@@ -92,12 +97,17 @@ class TokenTexts:
         used, place = np.unique(rows, return_inverse=True)
         prompts = [sequences[i][0][-size - 3 :] for i in used]  # 3 may be parts of a character
         wholes = [[*p, *whole(sequences[i][1])] for i, p in zip(used, prompts, strict=True)]
-        pieces = [piece for whole in wholes for piece in self._pieces(whole)]
+        said = [own(sequences[i][1]) for i in used]
+        pieces = [
+            piece
+            for ids, prompt, mine in zip(wholes, prompts, said, strict=True)
+            for piece in _marked(self._pieces(ids), len(prompt), mine)
+        ]
         sizes = np.array([len(whole) for whole in wholes], np.int64)
         ends = sizes.cumsum()
         starts = ends - sizes
         at = starts[place] + np.array([len(p) for p in prompts], np.int64)[place] + positions
-        for row, mark in enumerate(own(sequences[i][1]) for i in used):
+        for row, mark in enumerate(said):
             if mark is not None:  # the policy's tokens are not all that was said
                 mine = place == row
                 at[mine] += np.flatnonzero(mark)[positions[mine]] - positions[mine]
@@ -110,3 +120,18 @@ class TokenTexts:
             return pyarrow.array([text[i:j] for i, j in parts], pyarrow.string())
 
         return texts(first, at), texts(at + 1, last)
+
+
+def _marked(pieces: list[bytes], prompt: int, mine: NDArray[np.bool_] | None) -> list[bytes]:
+    """The pieces of a response with `BOUNDARY` at the end of the prompt and of each part.
+
+    Args:
+        pieces: of the prompt and of all that was said.
+        prompt: the number of pieces of the prompt.
+        mine: whether the policy wrote a token of what was said; None = all of it.
+    """
+    ends = [] if mine is None else np.flatnonzero(np.diff(mine)) + 1 + prompt
+    for end in (prompt, *ends):
+        if end:
+            pieces[end - 1] += BOUNDARY.encode()
+    return pieces

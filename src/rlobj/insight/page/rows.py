@@ -22,6 +22,7 @@ from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.files import a_file
 from rlobj.base.paths import step_of
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, columns_of, matching, undecided
+from rlobj.insight.numbers import listed
 from rlobj.insight.page.rules import objective_of, part_column, parts_of, rules_of
 from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.insight.tables import vocabulary
@@ -148,14 +149,6 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
             count = pc.sum(pc.list_value_length(tokens)).as_py() or 0
         sizes[step_of(path)] = sizes.get(step_of(path), 0) + count
     return sorted(sizes.items(), reverse=True)
-
-
-def listed(steps: set[int]) -> str:
-    """The numbers of some steps, or of many: how many they are, the first and the last."""
-    numbers = sorted(steps)
-    if len(numbers) < 9:
-        return ", ".join(map(str, numbers))
-    return f"{len(numbers)} steps from {numbers[0]} to {numbers[-1]}"
 
 
 def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
-from rlobj.insight.numbers import share, tokens_by_step
-from rlobj.insight.page.rows import PageRows, listed, read_rows
+from rlobj.insight.numbers import listed, share, tokens_by_step
+from rlobj.insight.page.rows import PageRows, read_rows
 from rlobj.insight.page.rules import described_rule, rules_of
 from rlobj.insight.page.store import store_data
 from rlobj.objectives.rules.columns import COLUMNS as RULE_COLUMNS
@@ -105,7 +105,7 @@ def _facts(page: PageRows, deciders: Iterable[tuple[str, Any]]) -> dict[str, str
         steps, counts["tokens"] = {*pc.unique(rows["step"]).to_pylist()}, len(rows)
         effects = rows["effect"].cast("string").drop_null().value_counts()
         counts.update({effect["values"]: effect["counts"] for effect in effects.to_pylist()})
-    facts["steps"] = listed(steps)
+    facts["steps"] = listed(steps).removeprefix("steps ").removeprefix("step ")
     for name, count in counts.items():
         text = f"{count:,}" if name == "tokens" else share(count, counts["tokens"])
         facts[visible(name, 20)] = text
@@ -116,7 +116,7 @@ def _notes(page: PageRows) -> list[str]:
     """Which tokens the page has, and what is left out."""
     whole = {update["step"] for update in page.updates}
     others = {*pc.unique(page.rows["step"]).to_pylist()} - whole
-    lines = [f"Steps with all their tokens: {listed(whole)}."] if whole else []
+    lines = [f"All tokens of {listed(whole)}."] if whole else []
     if others:
         which = "Of the other steps" if whole else "Of each step"
         part = "the" if page.touched else "the first"
