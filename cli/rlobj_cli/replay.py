@@ -37,8 +37,6 @@ GRADIENT = {
 }
 """The gradients of objectives, in the same way."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
-LONGEST = 21
-"""Longer names are numbered."""
 
 
 def replay(
@@ -102,20 +100,15 @@ def show(console: Console, replayed: Replay) -> None:
     for remark in replayed.remarks:
         say(console, Text(typed(remark, {"sweep": "--sweep"}), "yellow"))
     rows, sweeps = replayed.objectives.to_pylist(), replayed.sweeps.to_pylist()
-    names = [row["name"] for row in rows]
-    shown = {name: visible(name, 60) for name in names}
-    if max(map(len, names)) > LONGEST:
-        console.print()
-        for i, name in enumerate(names, 1):
-            console.print(Text(f"{i}  {visible(name, 300)}"))
-            shown[name] = str(i)
     if len(rows) > 1 or not sweeps:
-        show_rows(console, "touched by", TOKENS, [(shown[row["name"]], row) for row in rows])
+        show_rows(console, "touched by", TOKENS, [(visible(row["name"], 60), row) for row in rows])
     planned = [row for row in rows if row["gradient"] is not None]
     for row in planned:
         counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
         row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
-    show_rows(console, "gradient of", GRADIENT, [(shown[row["name"]], row) for row in planned])
+    show_rows(
+        console, "gradient of", GRADIENT, [(visible(row["name"], 60), row) for row in planned]
+    )
     for rule in dict.fromkeys(row["name"] for row in sweeps):
         console.print(Text(f"\n{visible(rule, 300)}"))
         chosen = [(f"{row['value']:g}", row) for row in sweeps if row["name"] == rule]

@@ -18,7 +18,6 @@ from rlobj.insight import diagnose, inspect
 from rlobj.insight.filtering import deciding
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
-from rlobj.objectives.objective import Objective
 from rlobj.reporting.terminal import facts_grid, number, say
 from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
@@ -78,14 +77,9 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
     if outcome.steps:
         console.print("", facts_grid(outcome.measures()), "", sep="\n")
         show_conversations(console, run)
-        if config.output.records and _touches(config.objective):
+        if config.output.records and (config.objective.mismatch or deciding(config.objective)):
             show(console, inspect(run, examples=1), GROUPS)
             console.print()
-
-
-def _touches(objective: Objective) -> bool:
-    """Whether an objective has a rule, or another part that touches tokens."""
-    return objective.mismatch is not None or bool(deciding(objective))
 
 
 def show_conversations(console: Console, run: Path) -> None:

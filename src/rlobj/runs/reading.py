@@ -157,13 +157,8 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
         return {run: _checked_schema(run)}
     if not run.is_dir():
         raise ConfigError(f"{run} is not a run: there is no such folder")
-    folder, files = run / kind, table_files(run, kind)
-    if not files and not folder.is_dir():
-        raise ConfigError(
-            f"{run} has no folder {kind}; expected the folder of a run, or of Parquet files"
-        )
-    if not files:
-        raise ConfigError(f"{folder} is empty: ", _why_empty(run, kind))
+    if not (files := table_files(run, kind)):
+        raise ConfigError(f"{run} has no {kind}: ", _why_empty(run, kind))
     if steps is not None:
         wanted = set(steps)
         present = {step_of(file) for file in files}

@@ -76,17 +76,14 @@ class Recorder:
             seeds = table.spread(hash_keys((self._config.seed, step, update, table.ids)))
             keys = hash_keys((seeds[rows], table.positions[rows]))
             rows = rows[keys <= kth_smallest(keys, most, self._comm)]
-        causes: dict[tuple[str, str], list[int]] = {}
-        for cause, counted in zip(clauses.causes, fired, strict=True):
-            before = causes.get(cause, [0, 0, 0])
-            causes[cause] = [a + b for a, b in zip(before, counted, strict=True)]
+        causes = [[*cause, *n] for cause, n in zip(clauses.causes, fired, strict=True) if n[0]]
         self._counts.append(
             {
                 "update": update,
                 "tokens": tokens,
                 "recordable": recordable,
                 "recorded": min(recordable, most),
-                "clauses": [[*cause, *counted] for cause, counted in causes.items() if counted[0]],
+                "clauses": causes,
             }
         )
         return rows
