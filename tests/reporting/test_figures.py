@@ -42,7 +42,7 @@ def test_steps_have_whole_ticks(tmp_path: Path) -> None:
 def test_page_data_shares_places_rounds_numbers_and_marks_gaps() -> None:
     first = Line("a", [1, 2, 3], [0.123456, None, math.nan], low=[0, 0, 0], high=[1, 1, math.inf])
     second = Line("b", (1, 2, 3), [12345.6, -1e-9, 3], run=1)
-    marks, targets = [Mark(2, "collapse", 1)], [Target(0.1, 0.2, "target")]
+    marks, targets = [Mark(2, "collapse", 1)], [Target(0.1, "target")]
     data = figure_data([figure(first, second, marks=marks, targets=targets)])
     assert data["xs"] == [(1, 2, 3)]
     [drawn] = data["figures"]
@@ -52,18 +52,18 @@ def test_page_data_shares_places_rounds_numbers_and_marks_gaps() -> None:
     assert a["high"] == [1, 1, None]
     assert b["y"] == [12350, -1e-9, 3]
     assert "low" not in b
-    assert drawn["marks"] == [{"x": 2, "text": "collapse", "run": 1, "link": ""}]
-    assert drawn["targets"] == [{"low": 0.1, "high": 0.2, "text": "target"}]
+    assert drawn["marks"] == [{"x": 2, "run": 1, "color": COLORS[1]}]
+    assert drawn["targets"] == [{"y": 0.1, "text": "target"}]
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_a_figure_becomes_a_file(tmp_path: Path, suffix: str) -> None:
     line = Line("a", [1, 2, 3], [0.1, None, 0.3], low=[0, 0, None], high=[1, 1, 1])
     path = tmp_path / f"name{suffix}"
-    save_figure(figure(line, targets=[Target(0.1, 0.2, "t")], marks=[Mark(2, "m")]), path)
+    save_figure(figure(line, targets=[Target(0.1, "t")], marks=[Mark(2, "m")]), path)
     first = path.read_bytes()
     assert first.startswith(b"<?xml" if suffix == ".svg" else b"\x89PNG")
-    save_figure(figure(line, targets=[Target(0.1, 0.2, "t")], marks=[Mark(2, "m")]), path)
+    save_figure(figure(line, targets=[Target(0.1, "t")], marks=[Mark(2, "m")]), path)
     assert path.read_bytes() == first, "a file that is made again differs"
 
 

@@ -63,10 +63,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Target:
-    """A horizontal band that a controller or a user aims at; `low` may equal `high`."""
+    """A value of the y axis that a controller or a user aims at."""
 
-    low: float
-    high: float
+    y: float
     text: str
 
 
@@ -80,7 +79,7 @@ class Figure:
         unit: of the y axis, such as "nats"; "" if it has none.
         lines: the curves.
         marks: events.
-        targets: bands.
+        targets: horizontal lines.
         x: title of the x axis, with its unit.
         caption: lines below the title in files, such as the rules of the runs.
         log_x: a logarithmic x axis; places that are not positive are left out.
@@ -116,7 +115,7 @@ def dash_of(run: int) -> int:
 
 
 def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
-    """Figures as JSON for `drawFigures` of assets/figures.js.
+    """Figures over steps as JSON for `drawFigures` of assets/figures.js.
 
     Returns:
         `figures`, and `xs`: each list of places once, as lines often share them. Numbers have four
@@ -129,13 +128,16 @@ def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
         for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
             parts = {"y": line.y, "low": line.low, "high": line.high}
             numbers = {key: _rounded(part) for key, part in parts.items() if part is not None}
+            look = {"color": COLORS[color % len(COLORS)], "dash": DASHES[dash % len(DASHES)]}
             place = places.setdefault(tuple(line.x), len(places))
-            look = {"run": line.run, "color": color, "dash": dash}
-            lines.append({"name": line.name, **look, "x": place, **numbers})
-        texts = {name: getattr(figure, name) for name in ("name", "title", "unit", "x", "log_x")}
-        marks, targets = (list(map(vars, some)) for some in (figure.marks, figure.targets))
-        drawn.append({**texts, "lines": lines, "marks": marks, "targets": targets})
-    return {"figures": drawn, "xs": list(places), "colors": COLORS, "dashes": DASHES}
+            lines.append({"name": line.name, "run": line.run, **look, "x": place, **numbers})
+        marks = [
+            {"x": mark.x, "run": mark.run, "color": COLORS[mark.run % len(COLORS)]}
+            for mark in figure.marks
+        ]
+        targets = list(map(vars, figure.targets))
+        drawn.append({"name": figure.name, "lines": lines, "marks": marks, "targets": targets})
+    return {"figures": drawn, "xs": list(places)}
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -164,7 +166,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def _draw(figure: Figure, canvas: Any) -> None:
-    """Lines, bands, targets and marks with a legend below them, as text that is no formula."""
+    """Lines, targets and marks with a legend below them, as text that is no formula."""
     import numpy as np
 
     axes, legend = canvas.add_subplot(), []
@@ -179,9 +181,8 @@ def _draw(figure: Figure, canvas: Any) -> None:
             axes.fill_between(line.x, *ends, color=look["color"], alpha=0.15, linewidth=0)
         legend.append((drawn, line.name))
     for target in figure.targets:
-        axes.axhspan(target.low, target.high, color="#888888", alpha=0.2, linewidth=0)
-        drawn = [axes.axhline(y, color="#888888", dashes=(2, 2)) for y in (target.low, target.high)]
-        legend.append((drawn[0], target.text))
+        drawn = axes.axhline(target.y, color="#888888", dashes=(2, 2))
+        legend.append((drawn, target.text))
     for mark in figure.marks:
         color = COLORS[mark.run % len(COLORS)]
         drawn = axes.axvline(mark.x, color=color, linestyle=":", linewidth=1)

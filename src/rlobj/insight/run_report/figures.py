@@ -6,48 +6,19 @@ entry.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlobj.base.yaml import packaged_table
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.numbers import Z95
-from rlobj.insight.run_report.runs import MetricLine, Run, parts_of
+from rlobj.insight.run_report.runs import Run
 from rlobj.reporting import Figure, Line, Mark, Target, visible
-from rlobj.runs.metrics import is_number, measure_of
+from rlobj.runs.metrics import MEASURES, is_number
 
 _MOST_LINES = 12
 """Curves of a run that a `*` may stand for."""
-
-
-class Interval(NamedTuple):
-    """A 95% interval around a curve.
-
-    Attributes:
-        width: the half of it, from a line of metrics.jsonl.
-        note: what a reader must know.
-    """
-
-    width: Callable[[MetricLine], float]
-    note: str
-
-
-def _held_out(line: MetricLine) -> float:
-    return Z95 * measure_of([line]).error(line)
-
-
-def _sampled(line: MetricLine) -> float:
-    """The responses of a group share their prompt, so a group counts as one response."""
-    p, groups = line["reward/accuracy"], line.get("reward/groups") or 1.0
-    return Z95 * math.sqrt(max(p * (1 - p), 0.0) / max(groups, 1.0))
-
-
-INTERVALS = {
-    "held out": Interval(_held_out, "Band: 95% interval."),
-    "sampled": Interval(_sampled, "Band: 95% interval, in which a group counts as one response."),
-}
 
 
 @dataclass(frozen=True)
@@ -58,10 +29,8 @@ class Plot:
         name: of its file and of its anchor.
         title: what is drawn.
         unit: of the y axis.
-        metrics: expression (see `Run.values`) -> its name in the legend. `*` stands for
-            what each metric of the run has at its place, which is also its name.
-        interval: around the first metric, a name of `INTERVALS`.
-        band: the metrics below and above the first metric.
+        metrics: a metric or a quotient `a / b` -> its name in the legend. `*` stands for what each
+            metric of the run has at its place, which is also its name.
         note: what a reader must know.
     """
 
@@ -69,8 +38,6 @@ class Plot:
     title: str
     unit: str
     metrics: Mapping[str, str | None]
-    interval: str | None = None
-    band: Sequence[str] | None = None
     note: str = ""
 
 
@@ -97,7 +64,7 @@ def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
     several = len(plot.metrics) > 1 or "*" in "".join(plot.metrics)
     for number, run in enumerate(runs):
         for metric, label in _expanded(plot.metrics, run).items():
-            curve = _curve(plot, run, metric)
+            curve = _curve(run, metric)
             parts = (label if several or not compared else "", run.label if compared else "")
             if any(value is not None for value in curve["y"]):
                 color = number if compared else None
@@ -129,22 +96,16 @@ def _expanded(metrics: Mapping[str, str | None], run: Run) -> dict[str, str]:
     return labels
 
 
-def _curve(plot: Plot, run: Run, metric: str) -> dict[str, Any]:
-    """Places, values and band of a metric, where a line has it."""
+def _curve(run: Run, metric: str) -> dict[str, Any]:
+    """Places and values of a metric, where a line has it; a held-out number has its interval."""
     points = run.values(metric)
-    y = [value for _, value in points]
-    curve: dict[str, Any] = {"x": tuple(line["step"] for line, _ in points), "y": y}
-    if metric != next(iter(plot.metrics)):
-        return curve
-    if plot.interval is not None:
-        widths = [0.0 if y is None else INTERVALS[plot.interval].width(line) for line, y in points]
-        lowest, highest = (0.0, 1.0) if metric.endswith("accuracy") else (-math.inf, math.inf)
-        ends = list(zip(y, widths, strict=True))
-        curve["low"] = [None if y is None else max(y - width, lowest) for y, width in ends]
-        curve["high"] = [None if y is None else min(y + width, highest) for y, width in ends]
-    if plot.band is not None:
-        ends = zip(("low", "high"), plot.band, strict=True)
-        curve |= {end: [line.get(name) for line, _ in points] for end, name in ends}
+    curve = {"x": tuple(line["step"] for line, _ in points), "y": [value for _, value in points]}
+    measure = {measure.key: measure for measure in MEASURES}.get(metric)
+    if measure is not None:
+        widths = [Z95 * measure.error(line) for line, _ in points]
+        ends = list(zip(curve["y"], widths, strict=True))
+        curve["low"] = [None if y is None else y - width for y, width in ends]
+        curve["high"] = [None if y is None else y + width for y, width in ends]
     return curve
 
 
@@ -155,7 +116,7 @@ def _targets(plot: Plot, run: Run) -> list[Target]:
     objective = run.settings.get("objective")
     controllers = objective.get("controllers") if isinstance(objective, Mapping) else None
     return [
-        Target(gate["target"], gate["target"], f"target of {name}")
+        Target(gate["target"], visible(f"target of {name}", 60))
         for name, gate in (controllers.items() if isinstance(controllers, Mapping) else ())
         if isinstance(gate, Mapping) and gate.get("of") is None and is_number(gate.get("target"))
     ]
@@ -163,7 +124,7 @@ def _targets(plot: Plot, run: Run) -> list[Target]:
 
 def _marks(plot: Plot, run: Run, number: int) -> list[Mark]:
     """The findings whose checks read a metric of the figure, and that began at some step."""
-    drawn = {name for metric in plot.metrics for name in parts_of(metric)}
+    drawn = {name for metric in plot.metrics for name in metric.split(" / ")}
     marks = []
     for finding in run.findings:
         check = CHECKS.get(finding.name)

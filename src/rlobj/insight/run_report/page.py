@@ -10,11 +10,11 @@ from pathlib import Path
 
 from rlobj.base.errors import RunError, counted, reported
 from rlobj.base.files import packaged, write_whole
-from rlobj.insight.run_report.figures import INTERVALS, Plot, figures, finding_id
+from rlobj.insight.run_report.figures import Plot, figures, finding_id
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
 from rlobj.reporting import Figure, figure_data, save_figure, visible
-from rlobj.reporting.figures import COLORS, DASHES, dash_of
+from rlobj.reporting.figures import COLORS, DASHES, dash_of, styles
 from rlobj.reporting.pages import fill, html_table, pack, render_page
 from rlobj.runs.layout import run_paths
 
@@ -111,15 +111,14 @@ def _run_boxes(runs: Sequence[Run]) -> str:
     """Boxes that show or hide the curves of runs."""
     boxes = "".join(
         f"<label class=chip><input type=checkbox name=run value={number} checked>"
-        f"{_swatch(number)}<b class=one-line>{escape(run.label)}</b>"
+        f"{_run_swatch(number)}<b class=one-line>{escape(run.label)}</b>"
         f"<code class=one-line>{escape(run.rule)}</code></label>"
         for number, run in enumerate(runs)
     )
     return f"<fieldset><legend>runs</legend>{boxes}</fieldset>"
 
 
-def _swatch(number: int) -> str:
-    color, dash = COLORS[number % len(COLORS)], DASHES[dash_of(number) % len(DASHES)]
+def _swatch(color: str, dash: Sequence[int] = ()) -> str:
     pattern = " ".join(map(str, dash))
     return (
         "<svg class=swatch viewBox='0 0 24 8' aria-hidden=true><path d='M0 4H24' "
@@ -127,8 +126,12 @@ def _swatch(number: int) -> str:
     )
 
 
+def _run_swatch(number: int) -> str:
+    return _swatch(COLORS[number % len(COLORS)], DASHES[dash_of(number) % len(DASHES)])
+
+
 def _table(rows: Table, runs: Sequence[Run]) -> str:
-    head = (f"{_swatch(i)} {escape(run.label)}" for i, run in enumerate(runs))
+    head = (f"{_run_swatch(i)} {escape(run.label)}" for i, run in enumerate(runs))
     shown = (
         (visible(name, 80), [visible(cell, 300) for cell in cells]) for name, cells in rows.items()
     )
@@ -146,7 +149,7 @@ def _findings(number: int, run: Run) -> str:
         + f"<p><small>{escape(finding.page)}</small></p></details></li>"
         for finding in run.findings
     )
-    return f"<h3>{_swatch(number)} {escape(run.label)}</h3><ul>{items}</ul>"
+    return f"<h3>{_run_swatch(number)} {escape(run.label)}</h3><ul>{items}</ul>"
 
 
 def _differences(runs: Sequence[Run]) -> str:
@@ -172,14 +175,23 @@ def _sections(drawn: Sequence[tuple[str, Plot, Figure]]) -> str:
 
 
 def _card(plot: Plot, figure: Figure) -> str:
-    """The place of a figure, as high as it will be when it is drawn."""
-    rows = len(figure.lines) + len(figure.marks) + len(figure.targets)
-    note = plot.note if plot.interval is None else INTERVALS[plot.interval].note
+    """The place of a figure, and its legend with the last values."""
+    rows = []
+    for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
+        look = _swatch(COLORS[color % len(COLORS)], DASHES[dash % len(DASHES)])
+        name, last = escape(line.name), next((y for y in reversed(line.y) if y is not None), None)
+        value = "–" if last is None else f"{last:.4g}"
+        rows.append(f"{look}<span class=one-line title='{name}'>{name}</span>{value}")
+    for target in figure.targets:
+        rows.append(f"{_swatch('#888', (2, 2))}{escape(target.text)}: {target.y:.4g}")
+    for mark in figure.marks:
+        look = _swatch(COLORS[mark.run % len(COLORS)], (1, 2))
+        rows.append(f"{look}<a href='#{escape(mark.link)}'>{escape(mark.text)}</a>")
     return (
-        f"<figure id='figure-{plot.name}' style='--rows:{rows}'>"
-        f"<figcaption><h3 class=one-line>{escape(plot.title)}</h3>"
-        f"<small>{escape(plot.unit)}&nbsp;</small></figcaption>"
-        f"<div class=plot></div><ul class=legend></ul><small>{escape(note)}</small></figure>"
+        f"<figure id='figure-{plot.name}'><figcaption><h3 class=one-line>{escape(plot.title)}</h3>"
+        f"<small>{escape(plot.unit)}&nbsp;</small></figcaption><div class=plot></div>"
+        f"<ul class=legend>{''.join(f'<li>{row}</li>' for row in rows)}</ul>"
+        f"<small>{escape(plot.note)}</small></figure>"
     )
 
 

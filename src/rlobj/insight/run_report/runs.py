@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,19 +56,20 @@ class Run:
         return tuple(dict.fromkeys(name for line in self.lines for name in line))
 
     def values(self, expression: str) -> list[tuple[MetricLine, float | None]]:
-        """A metric, a sum `a + b + c` or a quotient `a / b`, with the lines that have its parts.
+        """A metric or a quotient `a / b`, with the lines that have its parts.
 
         None where a part is not finite. A quotient by 0 is left out.
         """
         if expression in self.metrics:  # its name may be a rule, with signs of its own
             return [(line, line[expression]) for line in self.lines if expression in line]
-        names = parts_of(expression)
+        names = expression.split(" / ")
         lines = [line for line in self.lines if all(name in line for name in names)]
-        rows = [(line, [line[name] for name in names]) for line in lines]
-        if " / " in expression:
-            rows = [(line, row) for line, row in rows if row[1] != 0]
-            return [(line, None if None in row else row[0] / row[1]) for line, row in rows]
-        return [(line, None if None in row else math.fsum(row)) for line, row in rows]
+        rows = [(line, *(line[name] for name in names)) for line in lines]
+        return [
+            (line, None if None in parts else parts[0] / parts[1])
+            for line, *parts in rows
+            if parts[-1] != 0
+        ]
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -109,11 +108,6 @@ def rule_of(settings: Mapping[str, Any]) -> str:
         parts = [_text(objective["surrogate"]), *filter(None, kinds)]
     parts += [_text(objective[name]) for name in ("penalties", "mismatch") if objective.get(name)]
     return ", ".join(parts)
-
-
-def parts_of(expression: str) -> list[str]:
-    """The metrics of an expression, see `Run.values`."""
-    return re.split(" [+/] ", expression)
 
 
 def _text(value: Any) -> str:

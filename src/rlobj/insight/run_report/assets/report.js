@@ -4,19 +4,14 @@
 byId("numbers").open = !matchMedia("(max-width: 40rem)").matches;
 
 (async () => {
-  const data = JSON.parse(new TextDecoder().decode(await unpack("figures")));
-  const board = drawFigures(data);
+  const draw = drawFigures(JSON.parse(new TextDecoder().decode(await unpack("figures"))));
   const boxes = [...document.querySelectorAll("input[name=run]")];
+  const hidden = () => new Set(boxes.filter(({ checked }) => !checked).map(({ value }) => Number(value)));
+  const read = () => draw({ smooth: Number(byId("smooth").value), log: byId("log").checked, hidden: hidden() });
+  const whole = () => echarts.getInstanceByDom(document.querySelector(".plot"))?.dispatchAction({ type: "dataZoom", start: 0, end: 100 });
 
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
-  byId("smooth").addEventListener("input", (event) => board.set({ smooth: +event.target.value }));
-  byId("log").addEventListener("input", (event) => board.set({ log: event.target.checked }));
-  byId("reset").addEventListener("click", () => board.zoom(null));
-  board.onzoom = (range) => (byId("reset").disabled = range === null);
-  for (const box of boxes)
-    box.addEventListener("input", () => {
-      const hidden = boxes.filter((each) => !each.checked).map((each) => +each.value);
-      board.set({ hidden: new Set(hidden) });
-    });
+  byId("controls").addEventListener("input", read);
+  byId("whole").addEventListener("click", whole);
   document.body.dataset.ready = "";
 })();
