@@ -1,8 +1,7 @@
 "use strict";
 /* The panel with every column of one token, in a fixed place with a fixed order. */
 
-const HINT =
-  "Point at a token, or press Tab and the arrows. Keys: / to the text, n and p from match to match.";
+const HINT = "Point at a token, or press Tab and the arrows.";
 const PLACE = ["step", "update", "group", "response", "turn", "position", "token"];
 const cells = new Map(); // name -> the element of its value
 let shown = -1; // row in the panel; the one of the address, or one under the pointer
@@ -13,7 +12,6 @@ function buildDetails() {
     return make("div", { title }, make("dt", { class: "one-line" }, label), cells.get(name));
   };
   const list = (kind, lines) => make("dl", { class: kind }, ...lines);
-  const button = (text, act) => make("button", { type: "button", click: () => shown >= 0 && act() }, text);
   const parts = about.rules.flatMap(({ field, parts: each }) => [
     make("div", { class: "rule" }, make("dt", { class: "one-line" }, field)),
     ...each.map(({ text }) => line(`${field} ${text}`, visible(text, 200), visible(text, 2000))),
@@ -21,20 +19,13 @@ function buildDetails() {
   const numbers = COLUMNS.map(({ name, unit, meaning }) =>
     line(name, make("span", {}, visible(name, 40), " ", make("small", {}, unit)), meaning),
   );
-  const inResponse = button("in its response", () => go(placeOf(shown), true));
-  const across = button("across steps", () => go({ view: "tokens", word: store.text(shown) }, true));
   byId("details-body").append(
     make("p", { id: "details-context", class: "context" }, HINT),
-    make("p", { class: "links" }, inResponse, across),
     list("place", PLACE.map((name) => line(name, name))),
     list("verdict", ["effect", "spurious", "clause"].map((name) => line(name, name))),
     list("rules", parts),
     list("numbers", numbers),
   );
-  byId("unfold").addEventListener("click", () => {
-    const open = byId("details").classList.toggle("open");
-    byId("unfold").setAttribute("aria-expanded", open);
-  });
   on("at", () => showDetails(rowOf(state.at)));
 }
 
@@ -75,7 +66,7 @@ function holds(part, row) {
   const held = column(part.column)[row];
   if (held === 1) return ["✓", "holds"];
   if (held === 0) return ["✗", "does not hold"];
-  return ["?", "not known: it compares tokens of which the page has a sample, or reads a number that was not recorded"];
+  return ["?", "not known: it compares tokens that the page does not have, or reads a number that was not recorded"];
 }
 
 /* What is inside `container` and has a row shows it in the panel while the pointer is there. */

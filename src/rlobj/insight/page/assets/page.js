@@ -120,27 +120,24 @@ function contextOf(row, size = 20) {
   return [before + text(first, row) + read(row), text(row + 1, last)];
 }
 
-/* Sums over rows by `key(row)`; a key below 0 leaves the row out. Tokens of another phase count 0. */
-function tally(size, key, names = []) {
+/* Counts, touched ones and means of rows by `key(row)`; a key below 0 leaves the row out. */
+function tally(size, key, names) {
   const sums = () => new Float64Array(size);
-  const found = { tokens: sums(), touched: sums(), variance: sums(), sampled: sums(), sum: {}, known: {} };
-  for (const name of names) [found.sum[name], found.known[name]] = [sums(), sums()];
-  const columns = names.map((name) => [column(name), found.sum[name], found.known[name]]);
-  const [counts, touched] = [column("in_phase"), touchedTest()];
+  const [tokens, touched, isTouched] = [sums(), sums(), touchedTest()];
+  const columns = names.map((name) => ({ name, values: column(name), sum: sums(), known: sums() }));
   for (let row = 0; row < store.size; row++) {
     const k = key(row);
     if (!(k >= 0)) continue;
-    const weight = counts[row];
-    found.tokens[k] += weight;
-    if (touched(row)) found.touched[k] += weight;
-    for (const [values, sum, known] of columns) {
+    tokens[k]++;
+    touched[k] += isTouched(row);
+    for (const { values, sum, known } of columns) {
       if (Number.isNaN(values[row])) continue;
-      sum[k] += weight * values[row];
-      known[k] += weight;
+      sum[k] += values[row];
+      known[k]++;
     }
   }
-  found.mean = (name, k) => found.sum[name][k] / found.known[name][k];
-  return found;
+  const of = Object.fromEntries(columns.map((each) => [each.name, each]));
+  return { tokens, touched, mean: (name, k) => of[name].sum[k] / of[name].known[k] };
 }
 
 // State: what is shown. The address keeps it, so that a link shows the same.
@@ -149,9 +146,8 @@ const DEFAULTS = {
   view: "responses", text: "", effect: "", from: "", to: "",
   ...Object.fromEntries(RANGED.map((name) => [rangeOf(name), ""])),
   step: "", update: "", group: "", at: "",
-  color: ["prob", "advantage"].find(store.has) ?? "in_phase",
+  color: ["prob", "advantage"].find(store.has) ?? COLUMNS[0]?.name,
   plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: "",
-  sort: "-tokens", word: "",
 };
 const state = { ...DEFAULTS };
 const parts = []; // {keys, draw, view, stale}
@@ -193,28 +189,3 @@ function readAddress() {
   const known = Object.keys(DEFAULTS).map((key) => [key, given[key] ?? DEFAULTS[key]]);
   return Object.fromEntries(known);
 }
-
-// Charts: drawn in the page's colours, and again when these change.
-
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const resize = ({ target }) => echarts.getInstanceByDom(target)?.resize();
-const resized = new ResizeObserver((entries) => entries.forEach(resize));
-
-function chart(id, option) {
-  const known = echarts.getInstanceByDom(byId(id));
-  const drawn = known ?? echarts.init(byId(id), null, { renderer: "canvas" });
-  if (!known) resized.observe(byId(id));
-  const look = { color: css("--ink"), fontFamily: getComputedStyle(document.body).fontFamily };
-  const paper = { backgroundColor: css("--panel"), borderColor: css("--line"), textStyle: look };
-  const tooltip = { ...paper, renderMode: "richText", confine: true, ...option.tooltip };
-  drawn.setOption({ animation: false, textStyle: look, ...option, tooltip }, true);
-  return drawn;
-}
-
-const axis = (name, rest, shown = (value) => value) => ({
-  name, nameLocation: "middle", nameGap: 28, nameTextStyle: { color: css("--quiet") },
-  axisLabel: { color: css("--quiet"), hideOverlap: true, showMinLabel: rest.min === undefined, showMaxLabel: rest.max === undefined || rest.max === 1, formatter: (v) => number(shown(v)) },
-  axisLine: { lineStyle: { color: css("--line") } },
-  splitLine: { lineStyle: { color: css("--line"), opacity: 0.6 } },
-  ...rest,
-});

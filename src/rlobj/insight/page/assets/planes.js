@@ -20,20 +20,14 @@ const SAME = {
 };
 /* The choices that the page has numbers for: a run in another trainer knows no gradient norms. */
 const HEATS = {
-  ...(store.has("gradient_norm") && {
-    mean: ["mean gradient norm", ({ mean }, key) => mean("gradient_norm", key)],
-    sum: ["sum of gradient norms", ({ sum }, key) => sum.gradient_norm[key]],
-  }),
-  tokens: ["tokens", ({ tokens }, key) => tokens[key]],
+  ...(store.has("gradient_norm") && { mean: ["mean gradient norm", ({ mean }, key) => mean("gradient_norm", key)] }),
+  tokens: ["tokens", ({ tokens }, key) => tokens[key]], // with logarithmic colours
   touched: ["share of touched tokens", ({ touched, tokens }, key) => touched[key] / tokens[key]],
-  ...(store.has("spurious") && {
-    spurious: ["share of spurious tokens", ({ mean }, key) => mean("spurious", key)],
-  }),
+  ...(store.has("spurious") && { spurious: ["share of spurious tokens", ({ mean }, key) => mean("spurious", key)] }),
 };
-const SUMS = ["sum", "tokens"]; // their colours are logarithmic
 const axes = new Map();
+const ofWhole = new Uint8Array(store.size); // 1 for the tokens of full tables
 let drawn = null; // {x, y, bins, keys}; the key of a bin is x · (bins of y) + y
-let cursor = null; // the key of the bin that the arrow keys are at
 
 /* An axis with its bins: `at` makes a coordinate of a number, and `back` a number of a coordinate. */
 function binned({ name, title, unit = "", log, bins: most }) {
@@ -64,7 +58,7 @@ const keyOf = ({ x, y }, row) => (y.binOf[row] < 0 ? -1 : x.binOf[row] * y.bins 
 
 function countBins(plane) {
   const found = { x: binned(plane.x), y: binned(plane.y) };
-  const key = (row) => (chosen.mask[row] ? keyOf(found, row) : -1);
+  const key = (row) => (chosen.mask[row] && ofWhole[row] ? keyOf(found, row) : -1);
   const bins = tally(found.x.bins * found.y.bins, key, ["gradient_norm", "spurious"]);
   const keys = [...bins.tokens.keys()].filter((each) => bins.tokens[each] > 0);
   return { ...found, bins, keys };
@@ -110,69 +104,61 @@ function cutsOf(part, name, below) {
 }
 
 function drawPlane() {
+  byId("no-plane").hidden = ofWhole.includes(1);
+  byId("plane-of-tokens").hidden = !ofWhole.includes(1);
+  if (!ofWhole.includes(1)) return;
   if (!Object.hasOwn(HEATS, state.heat)) state.heat = DEFAULTS.heat; // from an address
   for (const id of ["plane", "heat"]) byId(id).value = state[id];
   drawn = countBins(PLANES[state.plane] ?? PLANES.entropy);
-  const { x, y } = drawn;
+  const { x, y, keys, bins } = drawn;
   const [title, value] = HEATS[state.heat];
-  const log = SUMS.includes(state.heat);
-  const cells = drawn.keys.map((key) => {
-    const heat = value(drawn.bins, key);
+  const log = state.heat === "tokens";
+  const heats = keys.map((key) => value(bins, key)).filter((heat) => !Number.isNaN(heat));
+  const [low, high] = [log ? Math.min(...heats) : 0, Math.max(...heats)];
+  const shade = (heat) => (log ? Math.log(heat / low) / Math.log(high / low) : heat / high) || 0;
+  const colors = ["--heat-0", "--heat-1", "--heat-2", "--heat-3"].map(css);
+  const colorOf = (heat) => (Number.isNaN(heat) ? "transparent" : echarts.color.lerp(shade(heat), colors));
+  const cells = keys.map((key) => {
     const [i, j] = [Math.floor(key / y.bins), key % y.bins];
-    const color = log ? Math.log10(heat) : heat;
-    const ends = [x.edge(i), x.edge(i + 1), y.edge(j), y.edge(j + 1)];
-    return [...ends, Number.isFinite(color) ? color : null, drawn.bins.touched[key] > 0, key];
+    return [x.edge(i), x.edge(i + 1), y.edge(j), y.edge(j + 1), key];
   });
-  const colors = cells.map((cell) => cell[4]).filter((color) => color !== null);
-  const gaps = state.heat === "spurious" && colors.length < cells.length;
+  const [least, , most] = byId("heat-scale").children;
+  [least.textContent, most.textContent] = [heatText(low), `${heatText(high)} ${title}`];
   const lines = bounds();
   const mark = css("--touched");
   const paper = { color: css("--ink"), backgroundColor: css("--page"), padding: [1, 3] };
-  const of = (each, rest) => axis(each.label, { type: "value", min: each.low, max: each.high, ...rest }, each.back);
-  const instance = chart("plane-chart", {
-    grid: { left: 70, right: 20, top: 76, bottom: 48 },
-    tooltip: { formatter: ({ data }) => describe(data[6], "\n") },
-    visualMap: {
-      type: "continuous", dimension: 4, orient: "horizontal", left: 60, top: 0,
-      min: log ? Math.min(...colors) : 0, max: Math.max(...colors, log ? -8 : 0) || 1,
-      itemHeight: 160, itemWidth: 11, text: [byId("plane-chart").clientWidth < 600 ? "" : title, ""], textStyle: { color: css("--quiet") },
-      calculable: true,
-      formatter: (color) => heatText(log ? 10 ** color : color),
-      inRange: { color: ["--heat-0", "--heat-1", "--heat-2", "--heat-3"].map(css) },
-    },
-    xAxis: of(x),
-    yAxis: of(y, { nameGap: 48 }),
-    series: {
-      name: title, type: "custom", clip: true, data: cells, encode: { x: [0, 1], y: [2, 3] },
-      renderItem: (_, api) => {
-        const [left, bottom] = api.coord([api.value(0), api.value(2)]);
-        const [right, top] = api.coord([api.value(1), api.value(3)]);
-        const inset = api.value(5) ? 1 : 0.25;
-        const [width, height] = [right - left - 2 * inset, bottom - top - 2 * inset];
-        const frame = api.value(5) ? { stroke: mark, lineWidth: 1.5 } : {};
-        return {
-          type: "rect",
-          shape: { x: left + inset, y: top + inset, width, height },
-          style: { fill: api.visual("color"), ...frame },
-          emphasis: { style: { stroke: css("--ink"), lineWidth: 2 } },
-        };
-      },
-      markLine: {
-        symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 },
-        data: lines.map(({ axis: name, at, label: formatter }) => (
-          { [`${name}Axis`]: at, label: { formatter, ...paper, ...placeOfLabel(name, at) } }
-        )),
-      },
-      markArea: {
-        silent: true, itemStyle: { color: mark, opacity: 0.1 },
-        data: lines.length ? [regionOf(lines)] : [],
-      },
-    },
-  });
-  instance.off("click");
-  instance.on("click", ({ data }) => go({ cell: `${data[6]}` }));
+  const { axis, tooltip, textStyle } = chartLook();
+  const ends = { showMinLabel: false, showMaxLabel: false };
+  const of = ({ label: name, low: min, high: max, back }, nameGap) => (
+    { ...axis, name, nameGap, min, max, axisLabel: { ...axis.axisLabel, ...ends, formatter: (at) => number(back(at)) } }
+  );
+  const renderItem = (_, api) => {
+    const [left, bottom] = api.coord([api.value(0), api.value(2)]);
+    const [right, top] = api.coord([api.value(1), api.value(3)]);
+    const key = api.value(4);
+    const inset = bins.touched[key] ? 1 : 0.25;
+    const frame = bins.touched[key] ? { stroke: mark, lineWidth: 1.5 } : {};
+    return {
+      type: "rect",
+      shape: { x: left + inset, y: top + inset, width: right - left - 2 * inset, height: bottom - top - 2 * inset },
+      style: { fill: colorOf(value(bins, key)), ...frame },
+      emphasis: { style: { stroke: css("--ink"), lineWidth: 2 } },
+    };
+  };
+  const chart = chartIn(byId("plane-chart"));
+  const label = ({ axis: name, at, label: formatter }) => ({ [`${name}Axis`]: at, label: { formatter, ...paper, ...placeOfLabel(name, at) } });
+  const series = {
+    type: "custom", clip: true, data: cells, encode: { x: [0, 1], y: [2, 3] }, renderItem,
+    markLine: { symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 }, data: lines.map(label) },
+    markArea: { silent: true, itemStyle: { color: mark, opacity: 0.1 }, data: lines.length ? [regionOf(lines)] : [] },
+  };
+  const grid = { left: 70, right: 20, top: 26, bottom: 48 };
+  const shown = { ...tooltip, formatter: ({ data }) => describe(data[4], "\n") };
+  chart.setOption({ animation: false, textStyle, grid, tooltip: shown, xAxis: of(x, 28), yAxis: of(y, 48), series }, true);
+  chart.off("click");
+  chart.on("click", ({ data }) => go({ cell: `${data[4]}` }));
   const rule = `Dashed lines are the bounds of ${lines.map(({ text }) => text).join("; ")}. `;
-  byId("region").textContent = `${lines.length ? rule : ""}Cells with a frame have touched tokens.${gaps ? " Cells without a colour have no judged token." : ""}`;
+  byId("region").textContent = `${lines.length ? rule : ""}Cells with a frame have touched tokens.${heats.length < keys.length ? " Cells without a colour have no judged token." : ""}`;
   drawCell();
 }
 
@@ -194,23 +180,17 @@ function regionOf(lines) {
   return [{ xAxis: x[0], yAxis: y[0] }, { xAxis: x[1], yAxis: y[1] }];
 }
 
-const SHARES = ["touched", "spurious"];
-
-function heatText(heat) {
-  if (Number.isNaN(heat)) return state.heat === "spurious" ? "not judged" : "–";
-  return SHARES.includes(state.heat) ? percent(heat) : number(heat);
-}
+const heatText = (heat) => {
+  if (Number.isNaN(heat)) return "not judged";
+  return ["touched", "spurious"].includes(state.heat) ? percent(heat) : number(heat);
+};
 
 function describe(key, separator) {
   const { x, y, bins } = drawn;
   const [title, value] = HEATS[state.heat];
-  const [tokens, touched] = [bins.tokens, bins.touched].map((each) => number(Math.round(each[key])));
-  const before = mark(bins.variance[key]);
-  const sure = before === "" || about.touched;
   const lines = [x.between(Math.floor(key / y.bins)), y.between(key % y.bins)];
-  lines.push(`tokens ${before}${tokens}, touched ${sure ? "" : "≈ "}${touched}`);
-  const heat = heatText(value(bins, key));
-  if (!SUMS.includes(state.heat)) lines.push(`${title} ${before && SHARES.includes(state.heat) ? "≈ " : ""}${heat}`);
+  lines.push(`tokens ${number(bins.tokens[key])}, touched ${number(bins.touched[key])}`);
+  if (state.heat !== "tokens") lines.push(`${title} ${heatText(value(bins, key))}`);
   return lines.join(separator);
 }
 
@@ -218,46 +198,17 @@ function describe(key, separator) {
 function drawCell() {
   byId("cell-tokens").replaceChildren();
   if (!drawn || !state.cell) return;
-  cursor = Number(state.cell);
-  byId("cell").textContent = describe(cursor, ", ");
-  const inside = (row) => chosen.mask[row] && keyOf(drawn, row) === cursor;
-  listTokens(byId("cell-tokens"), rowsWith(inside));
-}
-
-/* The arrow keys go to the nearest cell with tokens in their direction. */
-function moveInPlane(event) {
-  if (event.key === "Enter" && cursor !== null) return go({ cell: `${cursor}` });
-  const by = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-  if (!by || !drawn?.keys.length) return;
-  event.preventDefault();
-  const { keys, y } = drawn;
-  const from = cursor ?? keys[0];
-  const steps = (key) => {
-    const i = Math.floor(key / y.bins) - Math.floor(from / y.bins);
-    const j = (key % y.bins) - (from % y.bins);
-    const ahead = i * by[0] + j * by[1];
-    return ahead > 0 ? ahead + 3 * Math.abs(by[0] ? j : i) : Infinity;
-  };
-  const next = keys.reduce((best, key) => (steps(key) < steps(best) ? key : best), keys[0]);
-  if (cursor !== null && steps(next) === Infinity) return;
-  cursor = cursor === null ? from : next;
-  const at = { seriesIndex: 0, dataIndex: keys.indexOf(cursor) };
-  const instance = echarts.getInstanceByDom(byId("plane-chart"));
-  instance.dispatchAction({ type: "downplay", seriesIndex: 0 });
-  instance.dispatchAction({ type: "highlight", ...at });
-  instance.dispatchAction({ type: "showTip", ...at });
-  byId("cell").textContent = describe(cursor, ", ");
+  const cell = Number(state.cell);
+  byId("cell").textContent = describe(cell, ", ");
+  listTokens(byId("cell-tokens"), rowsWith((row) => chosen.mask[row] && ofWhole[row] && keyOf(drawn, row) === cell));
 }
 
 function buildPlanes() {
+  for (const { start, end, whole } of store.updates) if (whole) ofWhole.fill(1, start, end);
   choices(byId("plane"), Object.entries(PLANES).map(([key, { title }]) => [key, title]), state.plane);
   choices(byId("heat"), Object.entries(HEATS).map(([key, [title]]) => [key, title]), state.heat);
-  byId("plane").addEventListener("change", (event) => {
-    cursor = null;
-    go({ plane: event.target.value, cell: "" });
-  });
+  byId("plane").addEventListener("change", (event) => go({ plane: event.target.value, cell: "" }));
   byId("heat").addEventListener("change", (event) => go({ heat: event.target.value }));
-  byId("plane-chart").addEventListener("keydown", moveInPlane);
   explainRows(byId("cell-tokens"));
   const parts = about.rules.flatMap((rule) => rule.parts.map((part) => part.column));
   const names = ["prob", "surprisal", "entropy", "advantage", "gradient_norm", ...parts];

@@ -1,11 +1,11 @@
 "use strict";
 /* The responses of a group, side by side, with every token coloured by a column.
 
-   A response is drawn in chunks, and only those near the window. */
+   A response is drawn in chunks, each when it comes near the window. */
 
 const CHUNK = { flow: 400, lines: 50 }; // tokens
 const HEIGHT = { flow: 0.06, lines: 1.6 }; // of a token before it is drawn, in rem
-const near = new IntersectionObserver((entries) => entries.forEach(fillOrEmpty), { rootMargin: "600px" });
+const near = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => isIntersecting && fill(target)), { rootMargin: "600px" });
 
 const pieces = () => [...byId("group-responses").querySelectorAll("[data-row]")];
 const rowOfPiece = (element) => Number(element.dataset.row);
@@ -52,9 +52,7 @@ function drawChoices({ update, group, groups }) {
   choices(byId("update"), updates.map((each) => [each.update, each.update]), update.update);
   byId("update").disabled = updates.length < 2;
   const options = [...groups.values()].map(({ id, touched, matches }) => {
-    const here = update.whole ? "" : "recorded "; // of these tokens the page may have a sample
-    const acted = touched && `${number(touched)} ${about.touched ? "" : here}touched`;
-    const counts = [acted, matches && `${number(matches)} ${here}found`];
+    const counts = [touched && `${number(touched)} touched`, matches && `${number(matches)} found`];
     return [id, [id, ...counts.filter(Boolean)].join(" · ")];
   });
   choices(byId("group"), options, group.id);
@@ -66,7 +64,7 @@ function drawResponses() {
   drawChoices(found);
   const { update, group } = found;
   Object.assign(state, { step: `${update.step}`, update: `${update.update}`, group: group.id });
-  const recorded = `Step ${update.step} has no full table: these are its recorded tokens, each in its context.`;
+  const recorded = `Step ${update.step} has no full table: these are its touched tokens, each in its context.`;
   byId("whole").textContent = update.whole ? "" : recorded;
   const some = group.responses.find(({ start, end }) => start < end);
   const prompt = some && word("prompt", some.start);
@@ -77,15 +75,6 @@ function drawResponses() {
   toPlace();
 }
 
-/* The rewards of the turns of a conversation whose tokens are all there. */
-function turnsOf({ start, end, whole }) {
-  const [turn, reward, rewards] = [column("turn"), column("turn_reward"), []];
-  for (let row = start; whole && row < end; row++) {
-    if (row === start || turn[row] !== turn[row - 1]) rewards.push(reward[row]);
-  }
-  return rewards;
-}
-
 function card(response) {
   const { start, end, whole } = response;
   const mean = (name) => {
@@ -93,11 +82,9 @@ function card(response) {
     return number(known.reduce((sum, value) => sum + value, 0) / known.length);
   };
   const facts = [`reward ${mean("reward")}`, `advantage ${mean("advantage")}`];
-  facts.push(`${number(end - start)} ${whole ? "tokens" : "recorded"}`);
-  const turns = turnsOf(response);
-  if (turns.length > 1) facts.push(`${turns.length} turns with rewards ${turns.map(number).join(", ")}`);
+  if (whole) facts.push(`${number(end - start)} tokens`);
   const touched = countIn(response, touchedTest());
-  if (touched) facts.push(`${number(touched)} ${whole || about.touched ? "" : "recorded "}touched`);
+  if (touched) facts.push(`${number(touched)} touched`);
   const name = `response ${response.response}`;
   const label = { role: "listbox", "aria-label": `tokens of ${name}` };
   const kind = whole ? "flow" : "lines";
@@ -122,17 +109,7 @@ function fill(chunk) {
     if (whole && store.text(row).includes("\n")) chunk.append(make("br"));
   }
   chunk.style.minHeight = "";
-}
-
-function fillOrEmpty({ target, isIntersecting }) {
-  if (isIntersecting) {
-    fill(target);
-    const entry = byId("group-responses").querySelector('[tabindex="0"]'); // of the Tab key
-    if (!entry) target.querySelector("[data-row]").tabIndex = 0;
-  } else if (target.firstChild && !target.querySelector('[tabindex="0"]')) {
-    target.style.minHeight = `${target.offsetHeight}px`;
-    target.replaceChildren();
-  }
+  if (!byId("group-responses").querySelector('[tabindex="0"]')) chunk.querySelector("[data-row]").tabIndex = 0; // of the Tab key
 }
 
 /* A token: its text, its colour, and marks of what the objective did. */
@@ -183,8 +160,7 @@ function toPlace() {
   if (!element) return;
   const { top, bottom } = element.getBoundingClientRect();
   if (top < 160 || bottom > innerHeight - 100) element.scrollIntoView({ block: "center" });
-  if (chosen.focus || document.activeElement?.dataset?.row) element.focus({ preventScroll: true });
-  chosen.focus = false;
+  if (document.activeElement?.dataset?.row) element.focus({ preventScroll: true });
 }
 
 /* The element of a token of the group that is shown; its chunk is filled. */
@@ -195,34 +171,13 @@ function elementOf(row) {
   return byId("group-responses").querySelector(`[data-row="${row}"]`);
 }
 
-/* The token in the line above or below, at about the same place. */
-function inNextLine(element, by) {
-  const all = pieces();
-  const from = element.getBoundingClientRect();
-  let [line, best] = [null, null];
-  for (let i = all.indexOf(element) + by; all[i]; i += by) {
-    const { top, left } = all[i].getBoundingClientRect();
-    if (Math.abs(top - from.top) < 3) continue;
-    line ??= top;
-    if (Math.abs(top - line) > 3) break;
-    const away = Math.abs(left - from.left);
-    if (!best || away < best.away) best = { away, row: rowOfPiece(all[i]) };
-  }
-  return best?.row;
-}
-
+/* The arrows go to the token before or after. */
 function move(event) {
   const element = event.target.closest("[data-row]");
-  if (!element || event.altKey || event.ctrlKey || event.metaKey) return;
-  const row = rowOfPiece(element);
-  const moves = {
-    ArrowLeft: () => row - 1, ArrowRight: () => row + 1, Enter: () => row,
-    ArrowUp: () => inNextLine(element, -1), ArrowDown: () => inNextLine(element, 1),
-    Home: () => responseAt(row).start, End: () => responseAt(row).end - 1,
-  };
-  const next = moves[event.key]?.();
-  const there = next === undefined ? null : elementOf(next);
-  if (!there) return;
+  const by = { ArrowLeft: -1, ArrowRight: 1, Enter: 0 }[event.key];
+  const next = element && by !== undefined && rowOfPiece(element) + by;
+  const there = Number.isInteger(next) && elementOf(next);
+  if (!there || event.altKey || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
   there.focus({ preventScroll: true });
   go(placeOf(next));
@@ -253,7 +208,7 @@ function buildResponses() {
   });
   explainRows(container);
   drawMarks();
-  const needed = () => load(["prob", "reward", "advantage", "prompt", "read", "turn", "turn_reward", state.color]);
+  const needed = () => load(["prob", "reward", "advantage", "prompt", "read", state.color]);
   const after = (draw) => () => needed().then(draw);
   on("step update group", after(drawResponses), "responses");
   on("at", after(toPlace), "responses");

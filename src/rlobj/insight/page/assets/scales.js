@@ -39,30 +39,6 @@ function buildScale(name, values) {
   return { shade: (x) => bound(x / far), at: (s) => far * s, diverging };
 }
 
-/* The slider of a column, whose places are from 0 to 1 on the scale of its colours. */
-function sliderOf(name) {
-  const values = column(name);
-  const ends = [Infinity, -Infinity];
-  for (let row = 0; row < values.length; row++) {
-    const value = values[row];
-    if (value - value !== 0) continue; // null or infinite
-    if (value < ends[0]) ends[0] = value;
-    if (value > ends[1]) ends[1] = value;
-  }
-  const { shade, at } = scaleOf(name);
-  const [from, to] = ends.map((end) => shade(end));
-  const whole = values instanceof Int32Array;
-  return {
-    ends,
-    wide: ends[0] < ends[1] && from !== to,
-    placeOf: (value) => Math.max(0, Math.min(1, (shade(value) - from) / (to - from))),
-    numberAt(place) {
-      const value = at(from + place * (to - from));
-      return whole ? Math.round(value) : Number(value.toPrecision(3));
-    },
-  };
-}
-
 function paint(element, shade) {
   element.classList.toggle("unknown", Number.isNaN(shade));
   element.classList.toggle("below", shade < 0);

@@ -14,7 +14,6 @@
 //   store.updates                    [{step, update, start, end, whole}], rows start to end - 1
 //   store.responses                  [{step, update, group, response, start, end, whole}]; whole ones
 //                                    may have no rows
-//   store.knows(name)                for each update: whether a number is known in any of its rows
 
 function openStore() {
   const meta = JSON.parse(document.getElementById("store-meta").textContent);
@@ -85,18 +84,11 @@ function openStore() {
     return once(wide, name, () => spread(mine(name)));
   }
 
-  const knows = (name) =>
-    once(kept, `knows ${name}`, () => {
-      const values = column(name);
-      const known = (value) => !Number.isNaN(value);
-      return updates.map(({ start, end }) => values.subarray(start, end).some(known));
-    });
-
   const names = new Set(Object.keys(meta.columns));
   names.delete("start");
   if (names.has("logprob")) names.add("surprisal");
   return {
-    size, meta, load, column, knows, updates, responses,
+    size, meta, load, column, updates, responses,
     names: [...names],
     has: (name) => names.has(name),
     values: (name) => lists.get(name),
