@@ -131,7 +131,7 @@ def test_too_many_recorded_tokens_leave_the_oldest_steps_out(tmp_path: Path) -> 
     write_records(tmp_path, rows, more=7)
     page = read_rows(tmp_path, 1000)
     assert {*page.rows["step"].to_pylist()} == {2, 3}
-    assert count(page) == 800
+    assert len(page.rows) == 800
     assert not page.touched
     assert "no place for the recorded tokens of 1 older step" in page.notes[0]
     assert [update.clauses[0].tokens for update in page.counts] == [407, 407, 407]

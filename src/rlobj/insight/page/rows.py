@@ -2,7 +2,7 @@
 
 A row is a token of an update, in the order of step, update, group, response and position, with the
 columns of the record. Tokens that belong to another phase of the objective are shown, too, and do
-not count: their `in_phase` is false.
+not count: their `in_phase` is false. It is null for recorded tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 
 from rlobj.base.arrow import pc, read_parquet
@@ -72,7 +71,6 @@ def read_rows(
     run: Path | str,
     budget: int = BUDGET,
     *,
-    trust: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> PageRows:
     """Read the tokens that a page of a run shows.
@@ -83,7 +81,6 @@ def read_rows(
     Args:
         run: the run's folder.
         budget: the largest number of rows.
-        trust: import the code that an objective names by its path.
         progress: called with (full tables read, all full tables).
 
     Raises:
@@ -110,7 +107,7 @@ def read_rows(
             continue
         try:
             with sound(run):
-                tables = list(read_tables(run, [step], trust=trust))
+                tables = list(read_tables(run, [step]))
                 parts += [whole_rows(table, texts, rules) for table in tables]
         except (ConfigError, BatchError, KeyError, TypeError, ValueError) as error:
             notes.append(f"Step {step} shows its recorded tokens only: {error}")
@@ -152,7 +149,7 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
 
 
 def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:
-    """Recorded rows that say which parts of the run's rules hold; a sample has no populations."""
+    """Recorded rows that say which parts of the run's rules hold; populations are not known."""
     for rule in rules:
         alone = all(isinstance(node, TOKEN_BY_TOKEN) for node in rule.walk())
         if alone and {*columns_of(rule)} <= {*rows.column_names}:
@@ -181,9 +178,7 @@ def _recorded(record: Record, whole: set[int], limit: int, notes: list[str]) -> 
         notes.append(f"The page has no place for the recorded tokens of {left}.")
     few = sum(map(sizes.__getitem__, steps)) <= CONTEXTS
     names = [name for name in COLUMNS if few or name not in ("before", "after")]
-    rows = record.rows(names, steps=steps)
-    in_phase = pyarrow.array(np.ones(len(rows), bool))
-    return recorded_rows(rows.append_column("in_phase", in_phase)), touched
+    return recorded_rows(record.rows(names, steps=steps)), touched
 
 
 def recorded_rows(rows: Any) -> Any:

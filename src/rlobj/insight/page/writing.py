@@ -12,7 +12,7 @@ from typing import Any
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
-from rlobj.insight.numbers import listed, share, tokens_by_step
+from rlobj.insight.numbers import listed, share
 from rlobj.insight.page.rows import PageRows, read_rows
 from rlobj.insight.page.rules import described_rule, rules_of
 from rlobj.insight.page.store import store_data
@@ -21,7 +21,7 @@ from rlobj.reporting import visible
 from rlobj.reporting.pages import definition_list, fill, render_page
 from rlobj.runs.columns import COLUMNS
 from rlobj.runs.layout import named_folder
-from rlobj.runs.metrics import Progress, read_metrics
+from rlobj.runs.metrics import Progress
 
 __all__ = ["write_inspection_page"]
 _asset = partial(packaged, "rlobj.insight.page")
@@ -57,7 +57,6 @@ def write_inspection_page(
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
-    tokens = tokens_by_step(read_metrics(run))
     rules = rules_of(page.objective)
     deciders: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
     if page.objective and page.objective.mismatch:
@@ -68,9 +67,7 @@ def write_inspection_page(
     described = {name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()}
     described |= {k: {"unit": c.unit, "meaning": c.meaning} for k, c in COLUMNS.items()}
     about = {
-        "tokens": tokens,
         "touched": page.touched,
-        "counts": [update._asdict() for update in page.counts],
         "rules": [described_rule(rule, field) for rule, field in rules.items()],
         "columns": described,
     }

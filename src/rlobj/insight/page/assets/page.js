@@ -63,7 +63,7 @@ const COLUMNS = Object.entries(store.meta.columns).filter(isNumber).map(([name])
 /* The columns with a range in the filter, such as "0.1..0.9"; the first ones are always shown. */
 const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious"].filter(store.has);
 const RANGED = [...new Set([...FIRST, ...Object.keys(store.meta.columns)])].filter(
-  (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|response|token|holds:.*)$/s.test(name),
+  (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|response|token|in_phase|holds:.*)$/s.test(name),
 );
 const rangeOf = (name) => `range:${name}`;
 

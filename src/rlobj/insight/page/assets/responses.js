@@ -10,6 +10,9 @@ const near = new IntersectionObserver((entries) => entries.forEach(({ target, is
 const pieces = () => [...byId("group-responses").querySelectorAll("[data-row]")];
 const rowOfPiece = (element) => Number(element.dataset.row);
 
+/* Whether the page has every touched token of a step. */
+const sure = ({ whole }) => whole || about.touched;
+
 function countIn({ start, end }, test) {
   let count = 0;
   for (let row = start; row < end; row++) count += test(row);
@@ -52,7 +55,7 @@ function drawChoices({ update, group, groups }) {
   choices(byId("update"), updates.map((each) => [each.update, each.update]), update.update);
   byId("update").disabled = updates.length < 2;
   const options = [...groups.values()].map(({ id, touched, matches }) => {
-    const counts = [touched && `${number(touched)} touched`, matches && `${number(matches)} found`];
+    const counts = [touched && sure(update) && `${number(touched)} touched`, matches && `${number(matches)} found`];
     return [id, [id, ...counts.filter(Boolean)].join(" · ")];
   });
   choices(byId("group"), options, group.id);
@@ -64,7 +67,7 @@ function drawResponses() {
   drawChoices(found);
   const { update, group } = found;
   Object.assign(state, { step: `${update.step}`, update: `${update.update}`, group: group.id });
-  const recorded = `Step ${update.step} has no full table: these are its touched tokens, each in its context.`;
+  const recorded = `Step ${update.step} has no full table: these are recorded tokens, each in its context.`;
   byId("whole").textContent = update.whole ? "" : recorded;
   const some = group.responses.find(({ start, end }) => start < end);
   const prompt = some && word("prompt", some.start);
@@ -84,7 +87,7 @@ function card(response) {
   const facts = [`reward ${mean("reward")}`, `advantage ${mean("advantage")}`];
   if (whole) facts.push(`${number(end - start)} tokens`);
   const touched = countIn(response, touchedTest());
-  if (touched) facts.push(`${number(touched)} touched`);
+  if (touched && sure(response)) facts.push(`${number(touched)} touched`);
   const name = `response ${response.response}`;
   const label = { role: "listbox", "aria-label": `tokens of ${name}` };
   const kind = whole ? "flow" : "lines";

@@ -14,8 +14,8 @@ function subject() {
   const [touched, { mask, narrowed }] = [touchedTest(), chosen];
   const anything = valuesOf("effect").some((each) => each !== null);
   if (narrowed) return ["tokens that the filter finds", (row) => mask[row]];
-  if (anything) return ["touched tokens", (row) => mask[row] && touched(row)];
-  return ["all tokens", (row) => mask[row]];
+  if (anything) return ["touched tokens of this page", (row) => mask[row] && touched(row)];
+  return ["tokens of this page", (row) => mask[row]];
 }
 
 /* Counts and means of rows by token text, and the clauses that fired, by their numbers. */
