@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import CHROMIUM, Browser
 from pyarrow import parquet
 
 import rlobj
 from rlobj.base.interleaved import own, whole
-from rlobj.insight.page.writing import write_inspection_page
+from rlobj.insight.page.rows import read_rows
 from rlobj.insight.run_report.figures import figures
 from rlobj.insight.run_report.runs import read_runs
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
@@ -23,7 +21,6 @@ from rlobj.runs.tables import read_tables
 ALPHABET = SCRATCHPAD_ALPHABET + "?"
 TOKENIZER = build_tokenizer(ALPHABET)
 STEPS = 12
-HOSTILE = "</script><img src=x onerror='window.broken = 1'>\x1b[31m\u202e"
 
 
 @pytest.fixture(scope="module")
@@ -106,39 +103,12 @@ def test_a_random_policy_calls_in_vain_and_the_report_shows_its_calls(run: Path)
     drawn = {plot.name: figure for _, plot, figure in figures(read_runs([run]))}
     [turns] = drawn["turns"].lines
     assert all(each is not None and each > 1 for each in turns.y)
-    calls, failed, *_, late = drawn["calls"].lines
+    calls, failed = drawn["calls"].lines
     assert calls.y == failed.y
-    assert {*late.y} == {0.0}
-    assert "accuracy-by-use" in drawn
 
 
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_the_page_shows_turns_and_what_was_read_as_text(run: Path, tmp_path: Path) -> None:
-    hostile = tmp_path / "hostile"
-    shutil.copytree(run, hostile)
-    for file in hostile.glob("checkpoints/*/model/tokenizer.json"):
-        vocabulary = json.loads(file.read_text())
-        words = vocabulary["model"]["vocab"]
-        words[HOSTILE] = words.pop("e")
-        file.write_text(json.dumps(vocabulary))
-    page = write_inspection_page(hostile)
-    browser = Browser(tmp_path / "profile")
-    try:
-        browser.open(page)
-        browser.wait("document.querySelectorAll('#group-responses .heard').length > 0")
-        read = browser.run("document.querySelector('#group-responses .heard').textContent")
-        assert read == HOSTILE.replace("\x1b", "␛").replace("\u202e", "‹202e›") + "rror;"
-        counts = "[...document.querySelectorAll('.counts')].map(each => each.textContent)"
-        assert any("2 turns with rewards 0, 0" in each for each in browser.run(counts))
-        browser.run("document.querySelector('.heard + [data-row]').click()")
-        browser.wait("document.getElementById('details-context').textContent.includes('rror;│')")
-        place = "[...document.querySelectorAll('#details .place div')].map(x => x.textContent)"
-        assert "turn1" in browser.run(place)
-        browser.run("go({'range:turn': '1..1'})")
-        browser.wait("chosen.narrowed && chosen.mask.includes(1)")
-        assert browser.run("document.querySelectorAll('main img').length") == 0
-        assert browser.run("window.broken === undefined")
-        assert browser.complaints() == []
-    finally:
-        browser.close()
+def test_the_page_has_what_was_read_before_the_token_that_follows(run: Path) -> None:
+    rows = read_rows(run).rows.to_pylist()
+    follows = [row for row in rows if row["read"]]
+    assert {row["read"] for row in follows} == {"error;"}
+    assert {row["turn"] for row in follows} >= {1}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import zlib
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +26,6 @@ def drawn(*folders: Path) -> dict[str, Figure]:
     return {plot.name: figure for _, plot, figure in found}
 
 
-def data_of(page: Path) -> dict[str, Any]:
-    """The figures in a page."""
-    [packed] = re.findall(r'octet-stream" id="figures">(.*?)<', page.read_text("utf-8"))
-    return json.loads(zlib.decompress(b64decode(packed)))
-
-
 def test_every_metric_of_the_table_of_figures_is_documented() -> None:
     known = set(re.findall(r"`([\w/.]+)`", (DOCS / "metrics.md").read_text("utf-8")))
     plots = [plot for section in PLOTS.values() for plot in section]
@@ -51,7 +42,7 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
         evaluation(0, 0.25),
         step_line(1, **{"reward/undecided": 3, "response/count": 12}),
         step_line(2) | {"policy/entropy": None},
-        step_line(3, **{"response/count": 0, "reward/undecided": 0}) | evaluation(3, 0.75),
+        step_line(3, **{"response/count": 0, "tokens/dropped": 2}) | evaluation(3, 0.75),
     ]
     found = drawn(write_run(tmp_path / "run", lines))
     [held_out] = found["held-out-accuracy"].lines
@@ -61,16 +52,9 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert (entropy.x, entropy.y) == ((1, 2, 3), [1 / (1 + 1 / 50), None, 1 / (1 + 3 / 50)])
     [undecided] = found["undecided"].lines
     assert (undecided.x, undecided.y) == ((1,), [0.25])
+    [touched] = found["touched"].lines
+    assert (touched.name, touched.x, touched.y) == ("dropped", (3,), [0.02])
     assert "spurious-share" not in found
-
-
-def test_touched_shares_are_those_of_the_metrics(tmp_path: Path) -> None:
-    lines = [step_line(step) | {"tokens/dropped": 2.0 * (step == 1)} for step in (1, 2)]
-    found = {
-        line.name: (line.x, line.y)
-        for line in drawn(write_run(tmp_path / "run", lines))["touched"].lines
-    }
-    assert found == {"dropped": ((1, 2), [2 / lines[0]["tokens/step"], 0.0])}
 
 
 def test_the_target_of_a_gate_is_drawn_where_its_number_is(tmp_path: Path) -> None:
@@ -201,9 +185,9 @@ def test_a_run_that_is_being_written_or_has_no_step_is_shown_beside_others(tmp_p
     ] * 2
     assert "cut: metrics.jsonl" not in text
     assert "empty: no step is finished yet" in page.read_text("utf-8")
-    by_name = {figure["name"]: figure for figure in data_of(page)["figures"]}
-    assert [line["run"] for line in by_name["held-out-accuracy"]["lines"]] == [0, 1, 2]
-    assert [len(line["y"]) for line in by_name["reward"]["lines"]] == [5, 5]
+    curves = drawn(cut, empty, damaged)
+    assert [line.run for line in curves["held-out-accuracy"].lines] == [0, 1, 2]
+    assert [len(line.y) for line in curves["reward"].lines] == [5, 5]
 
 
 def test_runs_of_other_versions_are_shown_without_a_diagnosis(tmp_path: Path) -> None:
