@@ -82,7 +82,6 @@ class Figure:
         targets: horizontal lines.
         x: title of the x axis, with its unit.
         caption: lines below the title in files, such as the rules of the runs.
-        log_x: a logarithmic x axis; places that are not positive are left out.
     """
 
     name: str
@@ -92,7 +91,6 @@ class Figure:
     marks: Sequence[Mark] = ()
     targets: Sequence[Target] = ()
     x: str = "step"
-    log_x: bool = False
     caption: Sequence[str] = ()
 
 
@@ -188,8 +186,6 @@ def _draw(figure: Figure, canvas: Any) -> None:
         drawn = axes.axvline(mark.x, color=color, linestyle=":", linewidth=1)
         legend.append((drawn, mark.text))
     axes.xaxis.get_major_locator().set_params(integer=figure.x == "step")
-    if figure.log_x:
-        axes.set_xscale("log", nonpositive="mask")
     axes.grid(alpha=0.3)
     caption, names = (
         [textwrap.fill(visible(text, _LONGEST), _WIDTH) for text in texts]
