@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from rlobj import ConfigError
 from rlobj.models import loading
 from rlobj.models.adapters import with_adapters
-from rlobj.models.hollow import filled, is_hollow, reading
+from rlobj.models.hollow import filled, hollow_model, is_hollow, reading
 from rlobj.models.scores import frozen
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.settings.run_config import LoraConfig, ModelConfig
@@ -145,21 +146,25 @@ def test_a_model_that_is_read_in_parts_is_the_one_that_transformers_loads(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "why"),
     [
-        {"lm_head__weight": None},  # many files have both of two tied weights
-        {"lm_head__weight": torch.ones(49, 37)},
-        {"model__norm__weight": torch.ones(37, dtype=torch.int8)},
+        ({}, None),
+        ({"lm_head__weight": torch.ones(49, 37)}, "lm_head.weight .* differ"),
+        ({"model__norm__weight": torch.ones(37, dtype=torch.int8)}, "model.norm.weight is I8"),
     ],
 )
-def test_other_tensors_than_the_model_has_are_read_as_transformers_does(tmp_path, changed):
+def test_other_tensors_than_the_model_has_are_loaded_by_transformers(
+    tmp_path, caplog, changed, why
+):
     folder = save(tmp_path, "tied")
-    if changed.get("lm_head__weight", ()) is None:
+    if why is None:  # many files have both of two tied weights
         changed = {
             "lm_head__weight": state(load_model(ModelConfig(), str(folder)))["lm_head.weight"]
         }
     change(folder, **changed)
     model, whole = (load_model(ModelConfig(), str(folder), hollow=x) for x in (True, False))
+    assert any(map(is_hollow, model.parameters())) is (why is None)
+    assert bool(re.search(f"loaded whole by each process: .*{why}", caplog.text)) is bool(why)
     for _ in filled(model.parameters()):
         pass
     assert all(torch.equal(state(model)[name], x) for name, x in state(whole).items())
@@ -204,15 +209,15 @@ def test_a_model_with_adapters_beside_it_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("trust", [True, False])
-def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatch, trust):
+def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatch, caplog, trust):
     config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     asked: list[Any] = []
     monkeypatch.setattr("builtins.input", asked.append)
     settings = ModelConfig(trust_remote_code=trust)
-    with pytest.raises((OSError, ValueError), match=r"custom code|mine\.py"):
-        load_model(settings, str(tmp_path), hollow=True)
+    assert hollow_model(settings, str(tmp_path), torch.float32, "cpu") is None
     assert not asked
+    assert ("may have code of its own" in caplog.text) is trust
 
 
 def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):

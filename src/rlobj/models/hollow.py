@@ -1,9 +1,8 @@
 """Models whose weights are read when they are needed, one tensor at a time.
 
 A hollow parameter has the shape, the dtype and the device of a weight, and no memory: its elements
-are one number. It knows where its values are in a file. `filled` reads them, or a strategy that
-shards the weights does. So a process never holds the whole model. transformers finds the tensors,
-as for a model that it offloads to the disk.
+are one number. It knows where its values are in a file of safetensors. `filled` reads them, or a
+strategy that shards the weights does. So a process never holds the whole model.
 
     model = hollow_model(config, source, torch.float32, device)
     with reading(model):                 # a module has its weights while it computes
@@ -16,25 +15,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import shutil
-import tempfile
-import weakref
+import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError
-from rlobj.base.weights import load_complete
+from rlobj.base.weights import warn_unused
 from rlobj.settings.run_config import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
+"""Buffers that files of older versions of transformers have, and that are computed now."""
 
 
 def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: Any) -> Any:
     """A causal language model with hollow parameters, and with buffers as transformers loads them.
-
-    Tensors that transformers converts, such as those of mixtures of experts, are written to
-    temporary files.
 
     Args:
         config: the model's settings.
@@ -42,51 +42,103 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
         dtype: of its parameters.
         device: of its parameters and buffers.
 
-    Raises:
-        ConfigError: as `load_complete`, or a tensor has another shape than the model's.
+    Returns:
+        None if its files do not hold the tensors of its parameters, by name. This is logged.
     """
-    from accelerate.hooks import remove_hook_from_submodules
-    from transformers import AutoModelForCausalLM
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-    logging.getLogger("accelerate.big_modeling").addFilter(_said)
-    with contextlib.ExitStack() as stack:
-        converted = tempfile.mkdtemp(prefix="rlobj-weights-")
-        stack.callback(shutil.rmtree, converted, ignore_errors=True)
-        model = load_complete(
-            AutoModelForCausalLM,
-            source,
-            dtype=torch.float32,
-            trust_remote_code=config.trust_remote_code,
-            device_map={"": "disk"},
-            offload_folder=converted,
-        )
-        hooks = [module._hf_hook for module in model.modules() if hasattr(module, "_hf_hook")]
-        weights = next(hook.weights_map.dataset for hook in hooks if hook.weights_map is not None)
-        weakref.finalize(weights, stack.pop_all().close)  # when all parameters are read
-    for place in weights.index.values():
-        if "safetensors_file" in place:  # its tensors are mapped, and the device converts them
-            place.pop("dtype", None)
-    remove_hook_from_submodules(model)
-    for name in ("to", "cuda", "hf_device_map"):  # they would refuse to move the model
-        vars(model).pop(name, None)
-    parameters = model.named_parameters(remove_duplicate=False)
-    names = {id(parameter): name for name, parameter in parameters if name in weights}
-    for parameter, name in ((p, names[id(p)]) for p in model.parameters()):
-        if (shape := weights[name].shape) != parameter.shape:
-            raise ConfigError(f"'{source}' has {name} {[*shape]} instead of {[*parameter.shape]}")
+    tensors: dict[str, Any] = {}
+    try:
+        if not config.trust_remote_code:
+            settings = AutoConfig.from_pretrained(source, trust_remote_code=False)
+            tensors = _tensors(source)
+    except (OSError, ValueError):
+        return None  # transformers tells what is wrong when it loads the whole model
+    if not tensors:
+        why: str | None = "it may have code of its own, or has no files of safetensors"
+    else:
+        # No random number is used up: new adapters are those of a model that is loaded whole.
+        with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
+            model: Any = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+        model.tie_weights()
+        why = _difference(model, tensors)
+    if why is not None:
+        logger.warning("'%s' is loaded whole by each process: %s", source, why)
+        return None
+    _warn_unused(source, model, tensors)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     nothing = torch.zeros((), dtype=dtype, device=device)
 
     def hollow(parameter: nn.Parameter) -> nn.Parameter:
         made: Any = nn.Parameter(nothing.expand(parameter.shape))
-        made.unread = functools.partial(weights.__getitem__, names[id(parameter)])
+        made.unread = functools.partial(_get, tensors, names[id(parameter)])
         return made
 
     replace_parameters(model, hollow)
+    for name, buffer in model.named_buffers():
+        if name in model.state_dict():
+            buffer.copy_(_get(tensors, name))
+    with contextlib.suppress(OSError):
+        model.generation_config = GenerationConfig.from_pretrained(source)
     return model.to(nothing.device).eval()
 
 
-def _said(record: logging.LogRecord) -> bool:
-    return "offloaded to the disk" not in record.getMessage()
+def _tensors(source: str) -> dict[str, Any]:
+    """The open file of each tensor of a model, by the tensor's name; {} = there are others."""
+    from safetensors import safe_open
+    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+    from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+
+    def path(name: str) -> Any:
+        return cached_file(source, name, _raise_exceptions_for_missing_entries=False)
+
+    files: Any = [path(SAFE_WEIGHTS_NAME)]
+    if path("adapter_config.json"):  # transformers adds the adapters
+        files = []
+    elif files == [None]:
+        index = path(SAFE_WEIGHTS_INDEX_NAME)
+        files = get_checkpoint_shard_files(source, index)[0] if index else []
+    tensors: dict[str, Any] = {}
+    for file in files:
+        opened: Any = safe_open(Path(file), "pt")
+        tensors.update(dict.fromkeys(opened.keys(), opened))
+    return tensors
+
+
+def _get(tensors: dict[str, Any], name: str) -> Tensor:
+    """A tensor in a file. Its memory is the file's, which is read where it is used."""
+    return tensors[name].get_tensor(name)
+
+
+def _difference(model: Any, tensors: dict[str, Any]) -> str | None:
+    """Why a model cannot take the tensors of files as they are; None if it can."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    stored, changes = {*model.state_dict()}, get_model_conversion_mapping(model)
+    wanted = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in wanted:
+        if name not in stored:
+            continue
+        if any(change.rename_source_key(name)[0] != name for change in changes):
+            return f"transformers converts {name}"
+        if name not in tensors:
+            return f"its files have no {name}"
+        part = tensors[name].get_slice(name)
+        if part.get_dtype() not in _FLOATS or part.get_shape() != list(tensor.shape):
+            return f"{name} is {part.get_dtype()} {part.get_shape()}"
+    for pair in model.all_tied_weights_keys.items():
+        if tensors.keys() >= {*pair} and not torch.equal(*(_get(tensors, name) for name in pair)):
+            return f"{' and '.join(pair)} differ"
+    return None
+
+
+def _warn_unused(source: str, model: Any, tensors: dict[str, Any]) -> None:
+    """Name the tensors that the model does not use; its class knows some that old files have."""
+    patterns = [*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS]
+    unused = tensors.keys() - model.state_dict().keys()
+    unknown = [name for name in unused if not any(re.search(p, name) for p in patterns)]
+    warn_unused(source, unknown)
 
 
 def replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:

@@ -31,7 +31,7 @@ def load_model(
         source: hub id or folder.
         device: of the model.
         dtype: of its weights; buffers keep their own.
-        hollow: the weights stay in their files; see `hollow`.
+        hollow: the weights stay in their files, if they can be read from there; see `hollow`.
 
     Raises:
         ConfigError: its files lack a tensor, or have one of another shape, or its config.json
@@ -40,15 +40,17 @@ def load_model(
     from transformers import AutoModelForCausalLM
 
     config_dict(source)  # which refuses code of strangers
+    model: Any = None
     if hollow or torch.device(device).type != "cpu":
-        model: Any = hollow_model(config, source, dtype, device)
-    else:
+        model = hollow_model(config, source, dtype, device)
+    if model is None:
         trusted = config.trust_remote_code
         model = load_complete(
             AutoModelForCausalLM, source, dtype=torch.float32, trust_remote_code=trusted
         )
         for parameter in model.parameters():
-            parameter.data = parameter.data.to(dtype)
+            parameter.data = parameter.data.to(device, dtype)
+        model.to(device)
     if not hollow:
         for _ in filled(model.parameters()):
             pass
