@@ -180,12 +180,11 @@ def test_other_tensors_than_the_model_has_are_loaded_by_transformers(
         ({"model__norm__weight": torch.ones(36)}, r"model.norm.weight \[36\] instead of \[37\]"),
     ],
 )
-def test_a_model_without_all_of_its_tensors_is_refused(tmp_path, capfd, hollow, changed, why):
+def test_a_model_without_all_of_its_tensors_is_refused(tmp_path, hollow, changed, why):
     folder = save(tmp_path, "tied")
     change(folder, **changed)
     with pytest.raises(ConfigError, match=why):
         load_model(ModelConfig(), str(folder), hollow=hollow)
-    assert "REPORT" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("hollow", [True, False])
