@@ -230,7 +230,7 @@ class Fleet:
                 finally:
                     for task in (watching, *slots):
                         task.cancel()
-                    await asyncio.gather(watching, *slots, return_exceptions=True)
+                    await asyncio.gather(watching, slotted, *slots, return_exceptions=True)
 
         tasks = [asyncio.create_task(serve(node)) for node in nodes]
         try:
