@@ -188,7 +188,7 @@ def check_syncs(served: Served, model: Any, transport: str) -> None:
         samples = draw(sampler)
         assert gap(model, samples) < TOLERANCE
         assert {sample.weight_version for sample in samples} == {version}
-    sent, others = (Sent((name, x + more) for name, x in named(model)) for more in (0, 1))
+    sent, others = Sent(named(model)), Sent((name, x + 1) for name, x in named(model))
     assert len(dict(sent)) == len(dict(others))
     live = sampler.live()
     compare_live(sent.digests, live, 12)
