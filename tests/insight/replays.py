@@ -20,6 +20,7 @@ def update_of(
     state = {**objective.init(), "update": 0, **state}
     [table] = objective.with_advantages([table])
     plan = objective.plan([table], state, clauses=True)
+    assert plan.clauses is not None
     codes, causes = plan.clauses.codes, plan.clauses.causes
     facts = {"max_tokens": 24}
     return UpdateTable(
@@ -39,6 +40,7 @@ def planned(objective: Objective, *updates: UpdateTable) -> Any:
 def batch(seed: int = 0, groups: int = 16, **columns: Any) -> TokenBatch:
     """Random tokens; those of even ids with a low probability are spurious."""
     table = awkward_batch(seed, groups, torch.float32)
+    assert table.ids is not None
     spurious = ((table.spread(table.ids) % 2 == 0) & (table.logprobs < -4)).float()
     return table.replace(columns={"spurious": spurious}, **columns)
 

@@ -212,7 +212,7 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
     told = [row for row in read_records(run).to_pylist() if row["response"] % 4 == 1]
     [before, _] = [row["before"] for row in told if row["position"] == first]
     said = "<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-    assert before.endswith(said)
+    assert before.endswith(said + "│")
     heard = "\n<|im_start|>user\n" + said
     [texts] = {tokenizer.decode(whole(r)) for _, r in update.sequences if len(r) == first + 13}
     assert texts == heard.join(written(1))

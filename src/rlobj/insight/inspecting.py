@@ -163,8 +163,9 @@ def inspect(
     read = None
     if rule is None or ((dropped or only_recorded(rule)) and table_files(run, "records")):
         read = _from_record(run, step, rule)
-    if read is None or not (rule is None or read.complete):
+    if rule is not None and not (read and read.complete):
         read = _from_tables(run, step, rule)
+    assert read is not None  # without a rule, the record was read
     rows, complete = read.rows, read.complete
     if dropped:
         rows = rows.filter(pc.equal(rows["effect"], "dropped"))

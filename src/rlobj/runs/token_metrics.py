@@ -35,7 +35,8 @@ def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
     mine = _Tokens.of(observed)
     tokens, scored, weighed, *others = comm.sum(mine.counts).tolist()
     (above, below, judged, wrong, dropped, caught), others = others[:6], others[6:]
-    effects, decades = dict(zip(EFFECTS, others, strict=False)), others[len(EFFECTS) :]
+    effects: dict[str, int] = dict(zip(EFFECTS, others, strict=False))
+    decades = others[len(EFFECTS) :]
     tops = [math.ceil(share * weighed) for share in TOPS]
     levels = [math.ceil(q * scored) for q in QUANTILES]
     ordered = _order_statistics(
