@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from rlobj.reporting.terminal import Screen, importing, reading, say
-from rlobj_cli.screen.errors import FAILED, typed
+from rlobj_cli.screen.errors import FAILED
 from rlobj_cli.screen.options import Json, Runs
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def show_run(console: Console, diagnosis: RunDiagnosis) -> None:
         style = "bold red" if finding.holds else "bold yellow"
         console.print()
         console.print(Text.assemble((finding.name, style), f"  {finding.when}"))
-        lines = [Text(finding.evidence), *(Text(line, "dim") for line in finding.details)]
-        lines += [Text.assemble(("→ ", "cyan"), typed(finding.cure)), Text(finding.page, "dim")]
-        console.print(Padding(Group(*lines), (0, 0, 0, 2)))
+        lines = (finding.evidence, ""), (f"→ {finding.cure}", "cyan"), (finding.page, "dim")
+        for line, look in lines:
+            console.print(Padding(Text(line, look), (0, 0, 0, 2)))
     if count:
         console.print()
     for line in diagnosis.coverage:

@@ -144,7 +144,7 @@ def test_a_run_is_not_continued_while_a_finding_holds(tmp_path: Path, ill: bool)
     screen, config = console(80), read_run_config(run)
     show_results(screen, config, TrainingResult(run, 10, 1.0, history))
     text = text_of(screen)
-    assert ("Found: groups-without-signal, since step" in text) == ill
+    assert ("Found: constant-reward, since step" in text) == ill
     assert (f"rlobj diagnose {run}" in text) == ill
     assert (train_on(run, config) in text) != ill
     assert f"rlobj report {run}" in text

@@ -94,12 +94,7 @@ def test_a_rule_by_turn_is_replayed_on_every_turn(run: Path) -> None:
     assert found.objectives.to_pylist()[1]["touched"] == len(turns)
 
 
-def test_a_random_policy_calls_in_vain_and_the_report_shows_its_calls(run: Path) -> None:
-    [diagnosis] = rlobj.diagnose(run).runs
-    [found] = [each for each in diagnosis.findings if each.name == "called-in-vain"]
-    assert found.since == 10
-    assert found.numbers["errors"] == found.numbers["calls"] >= 20
-    assert {"tool-never-called", "turn-limit-reached"} <= {*diagnosis.checked}
+def test_the_report_shows_the_calls_of_a_random_policy(run: Path) -> None:
     drawn = {plot.name: figure for _, plot, figure in figures(read_runs([run]))}
     [turns] = drawn["turns"].lines
     assert all(each is not None and each > 1 for each in turns.y)

@@ -73,11 +73,11 @@ def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Pat
     run = write_run(tmp_path / "sick", lines)
     found = drawn(run, write_run(tmp_path / "well"))
     [mark] = found["ratio"].marks
-    assert (mark.x, mark.run, mark.text) == (7, 0, "ratio-spike, at step 7")
-    assert found["reward"].marks == []
+    assert (mark.x, mark.run, mark.text) == (7, 0, "update-too-large, at step 7")
+    assert found["entropy"].marks == []
     page = rlobj.report(run).read_text("utf-8")
     assert f"id='{mark.link}'" in page
-    assert "ratio-spike" in page
+    assert "update-too-large" in page
 
 
 def test_the_record_of_another_trainer_is_named_after_the_trainers_folder(tmp_path: Path) -> None:

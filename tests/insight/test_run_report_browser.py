@@ -92,6 +92,7 @@ def test_the_page_fits_a_phone_and_a_mark_leads_to_its_finding(browser, page):
     browser.wait(READY)
     assert browser.run("document.documentElement.scrollWidth") <= 390
     link = "document.querySelector('#figure-ratio .legend a')"
-    assert browser.run(f"{link}.textContent") == "ratio-spike, since step 1"
+    assert browser.run(f"{link}.textContent") == "update-too-large, since step 1"
     browser.run(f"{link}.click()")
-    assert browser.run("document.querySelector(':target').textContent.startsWith('ratio-spike')")
+    target = "document.querySelector(':target').textContent"
+    assert browser.run(f"{target}.startsWith('update-too-large')")

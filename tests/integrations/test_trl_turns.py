@@ -223,17 +223,17 @@ def test_the_record_has_turns(tmp_path: Path, named: Any, rewards: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("limit", "shares", "evidence"),
+    ("limit", "shares"),
     [
-        ({"max_tool_calling_iterations": 1}, (0.25, 0, 0.25, 1.75), "end at 2 turns"),
-        slow({"max_completion_length": 70}, (0, 0.75, 0.75, 1), "they have 70 tokens"),
-        slow({"max_completion_length": 80}, (0, 0.75, 0.75, 1.75), "they have 80 tokens"),
-        slow({"max_completion_length": 50}, (0, 0.75, 0.75, 1), "they have 50 tokens"),
+        ({"max_tool_calling_iterations": 1}, (0.25, 0, 0.25, 1.75)),
+        slow({"max_completion_length": 70}, (0, 0.75, 0.75, 1)),
+        slow({"max_completion_length": 80}, (0, 0.75, 0.75, 1.75)),
+        slow({"max_completion_length": 50}, (0, 0.75, 0.75, 1)),
     ],
     ids=["no turn left", "no room for the answer", "nor for the next turn", "nor for the end"],
 )
 def test_conversations_that_end_at_a_limit_are_counted(
-    tmp_path: Path, limit: Any, shares: Any, evidence: str
+    tmp_path: Path, limit: Any, shares: Any
 ) -> None:
     named = {"objective": "grpo", "max_steps": 3, "reward_funcs": decided, **RECORD, **limit}
     one = trainer(ObjectiveTrainer, tmp_path, **named)
@@ -243,9 +243,6 @@ def test_conversations_that_end_at_a_limit_are_counted(
         assert tuple(line[name] for name in names) == shares
     logged = one.state.log_history[0]
     assert (logged["rlobj/turns/at_turns"], logged["rlobj/turns/at_tokens"]) == shares[:2]
-    [diagnosis] = rlobj.diagnose(tmp_path / "_rlobj").runs
-    [found] = [each for each in diagnosis.findings if each.name == "turn-limit-reached"]
-    assert evidence in found.evidence
 
 
 def test_a_rollout_without_a_mask_has_one_turn_beside_one_with_a_mask(tmp_path: Path) -> None:

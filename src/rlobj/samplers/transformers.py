@@ -264,7 +264,7 @@ class TransformersSampler:
         most = torch.tensor([limits[row // count] for row in rows], device=context.logits.device)
         for places, tokens, logprobs, stopped in self._decode(context, keys, settings, most):
             if not torch.isfinite(logprobs).all():
-                raise RunError(NOT_FINITE, finding="learning-rate-too-high")
+                raise RunError(NOT_FINITE, finding="update-too-large")
             texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
             columns = (column.tolist() for column in (places, tokens, logprobs, stopped))
             for place, ids, values, ended, text in zip(*columns, texts, strict=True):

@@ -11,24 +11,15 @@ from rlobj.base.validation import Model
 
 FindingName = Literal[
     "collapse",
-    "groups-without-signal",
-    "entropy-falling",
-    "entropy-exploding",
-    "ratio-spike",
-    "gradient-spike",
-    "learning-rate-too-high",
-    "rule-never-fires",
-    "rule-fires-on-everything",
-    "inert-setting",
-    "sampler-drift",
+    "no-signal",
+    "constant-reward",
+    "entropy",
+    "update-too-large",
     "truncation",
-    "length-growth",
+    "sampler-drift",
     "verifier-trouble",
-    "wrong-group-size",
     "teacher-trouble",
-    "tool-never-called",
-    "called-in-vain",
-    "turn-limit-reached",
+    "inert-setting",
 ]
 """A finding of the diagnosis."""
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
-from rlobj.insight.diagnosis.checks import CHECKS
+from rlobj.insight.diagnosis.checks import CHECKS, NAMES
 from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
 from rlobj.insight.diagnosis.watching import Watch
 from rlobj.insight.numbers import Line
@@ -67,27 +66,25 @@ def diagnose_lines(run: Path, lines: Sequence[Line], notes: list[str]) -> RunDia
     """
     for step, name, before, now in read_changes(run):
         notes.append(visible(f"changed after step {step}: {name} {before} → {now}"))
-    watch = Watch(read_run_config(run), in_another_trainer(run), str(run))
+    watch = Watch(read_run_config(run), in_another_trainer(run))
     for line in lines:
         watch.add(line)
     history, stop = watch.history, read_stop(run)
     if not history.steps and stop is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
-    findings: dict[str, Finding] = dict(watch.findings)
+    findings = dict(watch.findings)
     if stop is not None:
         step, name, message = stop
         text = f"the run stopped at step {step}: {visible(message.partition(chr(10))[0])}"
-        if name not in CHECKS:
-            notes.append(text)
-        elif name in findings:
-            details = (*findings[name].details, text)
-            findings[name] = replace(findings[name], details=details)
-        else:
+        if name in NAMES and name not in findings:
             findings[name] = Finding(name, text, "See the message.", step, step)
-    checked = [name for name, c in CHECKS.items() if any(map(history.knows, c.needs))]
-    absent = () if history.config.environment.active else ("tools/", "turns/")
-    expected = [name for name, c in CHECKS.items() if not c.needs[0].startswith(absent)]
+        else:
+            notes.append(text)
+    checked = tuple(
+        name
+        for name in NAMES
+        if any(all(map(history.knows, row.reads)) for row in CHECKS if row.name == name)
+    )
     ordered = tuple(sorted(findings.values(), key=lambda finding: finding.since))
-    unchecked = tuple(name for name in expected if name not in checked)
-    steps = len(history.steps)
-    return RunDiagnosis(run, steps, ordered, tuple(checked), unchecked, tuple(notes))
+    unchecked = tuple(name for name in NAMES if name not in checked)
+    return RunDiagnosis(run, len(history.steps), ordered, checked, unchecked, tuple(notes))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rlobj.base.errors import Message, counted
+from rlobj.base.errors import counted
 
 PAGE = "docs/diagnosis.md"
 
@@ -24,7 +24,6 @@ class Finding:
         until: the last step at which it held.
         holds: it held at the last step that was read.
         numbers: the numbers of the evidence by name.
-        details: lines below the evidence, such as the tokens that drive it.
         slower: a lower learning rate would have touched it.
     """
 
@@ -35,7 +34,6 @@ class Finding:
     until: int
     holds: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
-    details: tuple[str, ...] = ()
     slower: bool = False
 
     @property
@@ -53,8 +51,7 @@ class Finding:
         return f"between steps {self.since} and {self.until}"
 
     def __str__(self) -> str:
-        lines = [f"{self.name}, {self.when}: {self.evidence}", *self.details, self.cure, self.page]
-        return Message.joined("\n  ", lines)
+        return f"{self.name}, {self.when}: {self.evidence}\n  {self.cure}\n  {self.page}"
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,7 @@ class RunDiagnosis:
         steps: number of steps that were read.
         findings: in the order of the steps in which they began.
         checked: names of the checks whose metrics the run has.
-        unchecked: names of the checks whose metrics the run lacks; those of conversations only if
-            it holds some.
+        unchecked: names of the checks whose metrics the run lacks.
         notes: settings that were changed, and what could not be read, in words.
     """
 

@@ -5,9 +5,10 @@ They are means over few steps, early and now.
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from array import array
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -16,68 +17,66 @@ from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of
 from rlobj.settings.run_config import RunConfig
 
+Line = dict[str, float]
+
 WINDOW = 5
 """Steps in a mean. One step of 32 prompts has an accuracy with a standard error up to 0.09; the
 mean of five steps has 0.04."""
+LAST = 2 * WINDOW
+"""Steps that are kept beside the first ones, so that a long run needs no more memory."""
 MOST = 1e300
 """Larger numbers, which no metric has, count as absent."""
 
 
 class History:
-    """The metrics that checks read, one number a step; NaN where a line has none.
+    """The metrics of the first and the last steps of a run.
 
     Args:
         config: the run's.
-        metrics: names of the metrics that are kept.
         foreign: another trainer made the run.
-        run: the run's folder, as what a finding says to type names it.
 
     Attributes:
         steps: the steps, from 1.
-        best: the highest mean of the accuracy over `WINDOW` steps so far, and its last step.
-        best_reward: the same of the reward.
+        best: the highest means of accuracy and reward over `WINDOW` steps so far, and their last
+            steps.
     """
 
-    def __init__(
-        self, config: RunConfig, metrics: Iterable[str], foreign: bool = False, run: str = "RUN"
-    ) -> None:
-        self.config, self.run, self._foreign = config, run, foreign
+    def __init__(self, config: RunConfig, foreign: bool = False) -> None:
+        self.config, self._foreign = config, foreign
         self.steps: list[int] = []
-        self.best = self.best_reward = (math.nan, 0)
-        self._series = {name: array("d") for metric in metrics for name in self._names(metric)}
-        self._totals = dict.fromkeys(self._series, 0.0)
+        self.best: dict[str, tuple[float, int]] = {
+            name: (math.nan, 0) for name in ("reward/accuracy", "reward/mean")
+        }
+        self._early: list[Line] = []
+        self._last: deque[Line] = deque(maxlen=LAST)
+        self._totals: Counter[str] = Counter()
         self._first: dict[str, float] = {}
-
-    def _names(self, metric: str) -> list[str]:
-        """The metrics that a name stands for: NAME is each score of the run."""
-        scores = self.config.scores if "NAME" in metric else [""]
-        return [metric.replace("NAME", score) for score in scores]
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the metrics of a step."""
         self.steps.append(int(line["step"]))
-        for name, values in self._series.items():
-            value = line.get(name)
-            if not isinstance(value, float | int) or not abs(value) < MOST:
-                value = math.nan
-            elif name not in self._first:
-                self._first[name] = value
-            values.append(value)
-            self._totals[name] += 0.0 if value != value else value
-        self.best = self._better(self.best, "reward/accuracy")
-        self.best_reward = self._better(self.best_reward, "reward/mean")
+        known: Line = {
+            name: float(value)
+            for name, value in line.items()
+            if isinstance(value, float | int) and abs(value) < MOST
+        }
+        if len(self._early) < WINDOW:
+            self._early.append(known)
+        self._last.append(known)
+        self._totals.update(known)
+        self._first = known | self._first
+        for name, (best, _) in self.best.items():
+            now = self.mean(name)
+            if now > best or (best != best and now == now):
+                self.best[name] = now, self.steps[-1]
 
-    def _better(self, best: tuple[float, int], name: str) -> tuple[float, int]:
-        now = self.mean(name)
-        return best if math.isnan(now) or now <= best[0] else (now, self.steps[-1])
+    def lines(self, count: int = WINDOW) -> list[Line]:
+        """What is known of the last steps, at most `LAST`."""
+        return list(self._last)[-count:]
 
     def last(self, name: str, count: int = WINDOW) -> list[float]:
         """The known values of the last steps."""
-        return [value for value in self._series[name][-count:] if value == value]
-
-    def together(self, *names: str) -> list[tuple[float, ...]]:
-        """The values of some metrics at each of the last steps; NaN where one is unknown."""
-        return list(zip(*(self._series[name][-WINDOW:] for name in names), strict=True))
+        return [line[name] for line in self.lines(count) if name in line]
 
     def mean(self, name: str) -> float:
         """The mean of the known values of the last steps; NaN if there are none."""
@@ -85,10 +84,10 @@ class History:
 
     def early(self, name: str) -> float:
         """The mean of the known values of the first steps; NaN if there are none."""
-        return _mean([value for value in self._series[name][:WINDOW] if value == value])
+        return _mean([line[name] for line in self._early if name in line])
 
     def total(self, name: str) -> float:
-        """The sum of all known values; added up as lines come."""
+        """The sum of all known values."""
         return self._totals[name]
 
     def first(self, name: str) -> float:
@@ -96,8 +95,8 @@ class History:
         return self._first.get(name, math.nan)
 
     def knows(self, name: str) -> bool:
-        """Whether some step has the metric."""
-        return any(self.first(metric) == self.first(metric) for metric in self._names(name))
+        """Whether some step has the metric; * stands for any text."""
+        return name in self._first or ("*" in name and bool(fnmatch.filter(self._first, name)))
 
     @property
     def noise(self) -> float:

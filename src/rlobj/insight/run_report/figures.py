@@ -127,8 +127,8 @@ def _marks(plot: Plot, run: Run, number: int) -> list[Mark]:
     drawn = {name for metric in plot.metrics for name in metric.split(" / ")}
     marks = []
     for finding in run.findings:
-        check = CHECKS.get(finding.name)
-        if check and finding.name != "inert-setting" and drawn & {*check.needs, *check.also}:
+        read = {metric for row in CHECKS if row.name == finding.name for metric in row.reads}
+        if finding.name != "inert-setting" and drawn & read:
             text = f"{finding.name}, {finding.when}"
             marks.append(Mark(finding.since, text, number, finding_id(number, finding.name)))
     return marks

@@ -145,7 +145,7 @@ def _findings(number: int, run: Run) -> str:
         f"<li id='{escape(finding_id(number, finding.name))}'><details>"
         f"<summary><b>{escape(finding.name)}</b>, {finding.when}: "
         f"{escape(visible(finding.evidence))}</summary>"
-        + "".join(f"<p>{escape(visible(line))}</p>" for line in (*finding.details, finding.cure))
+        + f"<p>{escape(visible(finding.cure))}</p>"
         + f"<p><small>{escape(finding.page)}</small></p></details></li>"
         for finding in run.findings
     )

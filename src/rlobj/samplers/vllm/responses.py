@@ -135,7 +135,7 @@ class Collected:
             self._tokens += len(response.logprobs)
             self._unknown += sum(map(math.isnan, response.logprobs))
             if any(map(math.isinf, response.logprobs)):
-                raise RunError(samplers.NOT_FINITE, finding="learning-rate-too-high")
+                raise RunError(samplers.NOT_FINITE, finding="update-too-large")
         if self._tokens >= _ENOUGH:
             self._check()
         ids = [response.token_ids for response in responses]
@@ -167,7 +167,7 @@ class Collected:
 
     def _check(self) -> None:
         if 2 * self._unknown > self._tokens:  # vLLM has a few where the entropy is nearly 0
-            raise RunError(samplers.NOT_FINITE, finding="learning-rate-too-high")
+            raise RunError(samplers.NOT_FINITE, finding="update-too-large")
 
 
 class VllmBase(ABC):

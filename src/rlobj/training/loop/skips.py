@@ -84,7 +84,7 @@ class Skips:
             raise RunError(
                 f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
                 f"row. Lower training.learning_rate. The last batch is in {self.run.path / name}",
-                finding="learning-rate-too-high",
+                finding="update-too-large",
             )
 
     def count_step(
@@ -116,5 +116,5 @@ class Skips:
                 f"{self.idle} steps in a row without an update; {facts}. Look at the rewards "
                 f"in {self.run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
                 "whose rewards differ.",
-                finding=None if metrics["reward/groups"] else "groups-without-signal",
+                finding=None if metrics["reward/groups"] else "no-signal",
             )
