@@ -75,15 +75,6 @@ from rlobj.objectives.surrogates import (
 from rlobj.settings.presets import preset_names
 
 NAN = float("nan")
-COMPARED_WITH_LOOPS = (
-    *("archer", "aspo", "ce-gppo", "fipo", "gfpo", "gpg", "lite-ppo", "m2po", "maxrl", "otb"),
-    *("passk", "prime-rl", "qae", "real", "stapo", "stapo-v4", "tpo"),
-    *("exopd", "iw-opd", "opd", "opsd", "rlsd", "sdar", "tropd"),
-    *("bapo", "codapo", "cppo", "delight", "gigpo", "kpop", "steer", "up-grpo", "wapo"),
-    "vimpo",
-)
-"""Presets whose loss and gradient equal loops over tokens, in tests/objectives: `test_sources`,
-`test_distillation` and `test_late_sources`."""
 
 
 def tokens(lengths: list[int], logprobs: list[float], **columns: Any) -> TokenBatch:

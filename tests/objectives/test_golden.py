@@ -1,13 +1,17 @@
-"""Loss, gradient, advantages and KL equal the numbers of released implementations to 1e-8."""
+"""Loss, gradient, advantages and KL equal golden numbers: of released implementations, to 1e-8, and
+of every preset on four rollouts with each special case of the tables.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from strategies import fitting, gradients, leaf
 from torch import Tensor
 
 from rlobj import Objective, TokenBatch, load_preset
@@ -16,11 +20,13 @@ from rlobj.objectives.controllers import Gate
 from rlobj.objectives.divisors import FixedLength, TokenMean
 from rlobj.objectives.penalties import KL, ProxyKL
 from rlobj.objectives.surrogates import Cispo, Clip, Switch, Unclipped
+from rlobj.settings.presets import preset_names
 
-CASES = json.loads((Path(__file__).parent / "golden" / "objectives.json").read_text())
-RELEASED = json.loads((Path(__file__).parent / "golden" / "released.json").read_text())
-LATE = json.loads((Path(__file__).parent / "golden" / "late.json").read_text())
-GDPO = json.loads((Path(__file__).parent / "golden" / "gdpo.json").read_text())
+CASES, RELEASED, LATE, GDPO, EVERY = (
+    json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text())
+    for name in ("objectives", "released", "late", "gdpo", "presets")
+)
+ROLLOUTS, PRESETS = EVERY["inputs"], EVERY["presets"]
 COLUMNS = ("logprobs", "old_logprobs", "ref_logprobs", "entropy", "proxy_logprobs", "advantages")
 ENTROPY = "entropy.top(0.2, round='floor', at_least=1)"
 PROTECTED = "logprob.bottom(0.1, within=advantage < 0, round='floor', none_below=2)"
@@ -258,48 +264,39 @@ def test_a_late_preset_equals_what_its_release_computes(case: dict[str, Any]) ->
         close(loss.detach(), column(case, "loss"))
 
 
-# Releases without a package that runs here: their equations. `test_sources` has more of them.
+# Every preset. Where no release runs here, the gradients are those of plain loops over tokens, and
+# elsewhere those of the preset as it equalled its definition in Python: both last in 5e1532b2.
 
 
-def released(name: str, equation: Any) -> None:
-    """The preset has the gradient of Σ equation / tokens on every case's inputs."""
-    objective = preset(name).replace(divisor=TokenMean(over="all"))
-    for case in [case for case in RELEASED if "loss" in case]:
-        batch = batch_of(case)
-        objective(batch).loss.backward()
-        plain = batch.logprobs.detach().requires_grad_()
-        equation(batch.replace(logprobs=plain)).sum().div(len(batch)).backward()
-        torch.testing.assert_close(batch.logprobs.grad, plain.grad, atol=1e-12, rtol=0)
+def rollout(kind: str) -> TokenBatch:
+    def tensor(values: list[Any]) -> Tensor:
+        whole = all(isinstance(value, int) for value in values)
+        numbers = [math.nan if value is None else value for value in values]
+        return torch.tensor(numbers, dtype=torch.int64 if whole else torch.float64)
+
+    columns = dict(ROLLOUTS[kind])
+    own = {name: tensor(values) for name, values in columns.pop("columns").items()}
+    return TokenBatch(**{name: tensor(x) for name, x in columns.items()}, columns=own)
 
 
-def test_w_reinforce_has_the_gradient_of_its_release() -> None:
-    """verl/trainer/ppo/core_algos.py, compute_psr_nsr_outcome_advantage and compute_policy_loss."""
-
-    def loss(batch: Any) -> Tensor:
-        ratio, correct = (
-            (batch.logprobs - batch.old_logprobs).exp(),
-            batch.spread(batch.rewards) == 1,
-        )
-        advantages = 1.1 * correct.double() - 1
-        return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))
-
-    released("w-reinforce", loss)
+def test_every_preset_has_golden_numbers() -> None:
+    assert sorted({*PRESETS, "gkd"}) == preset_names()  # gkd: test_divergences
 
 
-def test_topr_has_the_gradient_of_its_equation_8() -> None:
-    def loss(batch: Any) -> Tensor:
-        moved = batch.sum_by_response(batch.logprobs - batch.old_logprobs).detach()
-        correct = batch.spread(batch.rewards) == 1
-        weight = torch.where(correct, 1.0, -batch.spread(moved).exp().clamp(0, 1))
-        return -weight * batch.logprobs
-
-    released("topr", loss)
-
-
-def test_entropy_shaped_has_the_gradient_of_grpo_with_more_advantage() -> None:
-    def loss(batch: Any) -> Tensor:
-        ratio, given = (batch.logprobs - batch.old_logprobs).exp(), batch.advantages
-        advantages = given + torch.min(0.4 * batch.entropy, given.abs() / 2)
-        return -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
-
-    released("entropy-shaped", loss)
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_has_the_golden_definition_loss_and_gradient(name: str) -> None:
+    objective = load_preset(name).objective
+    assert objective == Objective(**PRESETS[name]["definition"])
+    for kind, case in PRESETS[name]["numbers"].items():
+        table = fitting(objective, rollout(kind))
+        if not objective.reads_rewards:
+            table = table.select(table.decided_responses.nonzero()[:, 0])
+        table, old_entropy = leaf(table), table.column("old_entropy", "the test")
+        low = table.replace(old_entropy=old_entropy.clamp(max=0.25))  # opens gates
+        loss = objective.loss(table, objective.plan([table], objective.observe([low]))).loss
+        loss.backward()
+        expected = column(case, "gradient")
+        bonus = column(case, "entropy_gradient") if "entropy_gradient" in case else 0 * expected
+        found, tolerance = gradients(table), {"rtol": 1e-10, "atol": 1e-13}
+        torch.testing.assert_close(found, torch.stack([expected, bonus]), **tolerance)
+        torch.testing.assert_close(loss.detach(), column(case, "loss"), **tolerance)

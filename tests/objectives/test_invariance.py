@@ -1,16 +1,17 @@
 """Selection, loss and gradient of an update do not depend on how its tokens are split.
 
-All presets and compositions are tested with 1 rank x 8 tables, 2 x 4, 4 x 2, ranks without tables
-or rows, responses in random order, and groups on several ranks. Two ranks are processes with gloo,
-four are threads; most of these are slow.
+One property, objective x batch x split x ranks: presets and compositions by name, and objectives of
+random expressions; tables of responses in random order, groups on several ranks, ranks without
+tables, tables without rows. Ranks are threads; some objectives, and all faults, also run in two
+processes with gloo.
 """
 
 from __future__ import annotations
 
-import functools
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,26 +21,36 @@ from forked import call_in_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import on_ranks
-from strategies import NAN, awkward_batch, fitting, gradients, leaf, objectives
+from strategies import (
+    NAN,
+    OWN,
+    awkward_batch,
+    by_own_columns,
+    expressions,
+    fitting,
+    gradients,
+    larger_numbers,
+    larger_rules,
+    leaf,
+    objectives,
+    owned,
+    two_rewards,
+)
 from torch import Tensor
 
 from rlobj import BatchError, Objective, TokenBatch, covariance, entropy
 from rlobj.objectives.advantages import Decoupled, MaximumLikelihood
 from rlobj.objectives.controllers import Gate
+from rlobj.objectives.divisors import FixedLength, PromptMean, SequenceMean, TokenMean
 from rlobj.objectives.mismatch import Truncate
+from rlobj.objectives.rules import Expr
 from rlobj.objectives.surrogates import Clip
 
 OBJECTIVES = objectives()
 NAMES = sorted(OBJECTIVES)
 BATCH = awkward_batch(1)
 QUICK = ["stapo", "stare-c2", "ar-lopti", "gspo", "otb", "by position", "turn return", "sample"]
-"""The objectives that run on ranks in the quick tests: one or more for each kind of exchange."""
-
-
-def quick_ones_of(names: list[str]) -> list[Any]:
-    """The names, of which all but QUICK are slow."""
-    slow = pytest.mark.slow
-    return [pytest.param(name, marks=() if name in QUICK else slow) for name in names]
+"""The objectives that run in two processes: one or more for each kind of exchange."""
 
 
 class Group:
@@ -54,19 +65,16 @@ class Group:
         return total
 
 
-def cut(batch: TokenBatch, parts: int, seed: int) -> list[list[int]]:
-    """The responses in random order, in this number of parts."""
-    order = torch.randperm(len(batch.lengths), generator=torch.Generator().manual_seed(seed))
-    return [part.tolist() for part in order.tensor_split(parts)]
-
-
-def tables_of(layout: str, rank: int, batch: TokenBatch) -> list[TokenBatch]:
-    """The tables of one rank. Of two idle ranks, one has no table and one has an empty table."""
-    if rank >= 2 and layout.endswith("idle"):
-        return [] if rank == 2 else [batch.select([], index=0)]
-    ranks, micro = int(layout[0]), int(layout[2])
-    parts = cut(batch, ranks * micro, seed=len(layout))[rank * micro : (rank + 1) * micro]
-    return [batch.select(part, index) for index, part in enumerate(parts)]
+def spread(batch: TokenBatch, parts: int, ranks: int, seed: int) -> list[list[TokenBatch]]:
+    """The tables of each rank: responses in random order, and a table without rows."""
+    random = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(batch.lengths), generator=random).tensor_split(parts)
+    places = torch.randint(ranks, (parts,), generator=random).tolist()
+    tables: list[list[TokenBatch]] = [[] for _ in range(ranks)]
+    for index, (part, place) in enumerate(zip(order, places, strict=True)):
+        tables[place].append(batch.select(part, index))
+    tables[-1].append(batch.select([], parts))
+    return tables
 
 
 def outcome(
@@ -135,10 +143,108 @@ def agree(shares: list[dict[str, Any]], whole: dict[str, Any]) -> None:
     assert together["largest"] == whole["largest"]
 
 
-@functools.cache
-def uncut(name: str) -> dict[str, Any]:
-    """The outcome of one table with the whole update."""
-    return outcome(OBJECTIVES[name], [BATCH], BATCH.starts)
+# Objectives of random expressions.
+
+
+def written(expression: Expr) -> str:
+    """The text of an expression, with a number in the place of each controller."""
+    return re.sub(r"\b(W|M|Beta_2)\b", "0.75", str(expression.expanded()))
+
+
+SIMPLE = expressions(depth=1, constants=st.sampled_from([-1, 0, 0.125, 0.5, 1, 2]))
+DEEPER = larger_numbers(SIMPLE), larger_rules(SIMPLE)
+NUMBERS, RULES = (
+    deeper.map(written) | own.map(written)
+    for deeper, own in zip(DEEPER, by_own_columns(SIMPLE), strict=True)
+)
+AGAINST = st.sampled_from(["old", "sampler"])
+SURROGATES = st.sampled_from(
+    [
+        {"kind": "clip", "high": "0.2 + when(value < 9, clip(value, 0, 0.3), 0)"},
+        {"kind": "unclipped"},
+        {"kind": "cispo"},
+        {"kind": "switch", "rule": "chosen", "otherwise": "unclipped"},
+    ]
+)
+DIVISORS = st.sampled_from(
+    [TokenMean(over="kept"), SequenceMean(over="all"), PromptMean(), FixedLength(length=9)]
+)
+ADVANTAGES = st.sampled_from(["group_normalized", "leave_one_out", "turn_return"])
+
+
+@st.composite
+def compositions(draw: Any) -> dict[str, Any]:
+    """The fields of an objective that read two random expressions by their names, and others."""
+    rule, number = draw(RULES), draw(NUMBERS)
+    fields = {
+        "keep": f"({rule}) | chosen",
+        "drop": "chosen",
+        "reweight": f"when(({number}) < 9, clip({number}, 0, 2), 0.5)",
+        "shape": "advantage * when(value < 9, clip(value, 0, 1), 2)",
+        "penalties": [{"kind": "kl", "coefficient": 0.1, "where": rule}],
+    }
+    surrogate, against = draw(SURROGATES), draw(AGAINST)
+    if surrogate["kind"] == "switch":
+        surrogate = {**surrogate, "then": {"kind": "clip", "against": against}}
+    else:
+        surrogate = {**surrogate, "against": against}
+    chosen = draw(st.sets(st.sampled_from(sorted(fields)), min_size=1, max_size=3))
+    return {
+        "columns": OWN,
+        "let": {"value": draw(NUMBERS), "chosen": draw(RULES)},
+        "advantage": draw(ADVANTAGES),
+        "surrogate": surrogate,
+        "divisor": draw(DIVISORS),
+        **{name: fields[name] for name in chosen},
+    }
+
+
+def batch_of(seed: int) -> TokenBatch:
+    batch = owned(awkward_batch(seed, groups=3, longest=5), seed)
+    return two_rewards(batch).replace(reward_names=("accuracy", "format"))
+
+
+BATCHES = [batch_of(seed) for seed in range(8)]
+
+
+def result(
+    objective: Objective, tables: Sequence[TokenBatch], starts: Any, comm: Any = None
+) -> Any:
+    """The outcome; None if the values are refused."""
+    try:
+        return outcome(objective, tables, starts, comm)
+    except BatchError:
+        return None
+
+
+@st.composite
+def cases(draw: Any) -> tuple[Objective, TokenBatch, list[list[TokenBatch]]]:
+    """An objective, a batch, and the tables of each rank."""
+    seed = draw(st.integers(0, 10_000))
+    if draw(st.booleans()):
+        objective = OBJECTIVES[draw(st.sampled_from(NAMES))]
+        dtype = draw(st.sampled_from([torch.float64, torch.float32]))
+        batch = awkward_batch(seed, draw(st.integers(3, 8)), dtype, longest=9)
+    else:
+        objective, batch = Objective(**draw(compositions())), BATCHES[seed % len(BATCHES)]
+    tables = spread(batch, draw(st.integers(1, 8)), draw(st.integers(1, 3)), seed)
+    return objective, batch, tables
+
+
+def invariant(objective: Objective, batch: TokenBatch, tables: list[list[TokenBatch]]) -> Any:
+    """Check the outcome of all ranks; returns that of one table, None if values are refused."""
+    whole = result(objective, [batch], batch.starts)
+    ranks = len(tables)
+    shares = on_ranks(ranks, lambda at: result(objective, tables[at.rank], batch.starts, at))
+    if whole is None:
+        assert shares == [None] * ranks
+    elif batch.logprobs.dtype == torch.float64:
+        agree(shares, whole)
+    else:
+        together = joined(shares)
+        assert torch.equal(together["frozen"] != 0, whole["frozen"] != 0)
+        torch.testing.assert_close(together["gradients"], whole["gradients"], rtol=1e-4, atol=1e-8)
+    return whole
 
 
 # Faults: what one rank holds is wrong, and every rank must raise.
@@ -256,28 +362,18 @@ def start_rank(rank: int, size: int, folder: str) -> Group:
     return Group()
 
 
-def outcomes(names: list[str], rank: int, size: int, folder: str) -> dict[Any, Any]:
-    """The outcomes of objectives on one rank."""
-    comm, tables = start_rank(rank, size, folder), tables_of("2x4", rank, BATCH)
-    found = {name: outcome(OBJECTIVES[name], tables, BATCH.starts, comm) for name in names}
-    return {**found, **(meet_faults(comm) if names is QUICK else {})}
-
-
-def quick_rank(rank: int, size: int, folder: str) -> None:
+def rank_of_two(rank: int, size: int, folder: str) -> None:
     """The program of one of two ranks: some objectives, and all faults."""
-    torch.save(outcomes(QUICK, rank, size, folder), f"{folder}/{rank}.pt")
-
-
-def whole_rank(rank: int, size: int, folder: str) -> None:
-    """The program of one of two ranks: all objectives."""
-    torch.save(outcomes(NAMES, rank, size, folder), f"{folder}/{rank}.pt")
+    comm, tables = start_rank(rank, size, folder), spread(BATCH, 8, 2, seed=0)[rank]
+    found = {name: outcome(OBJECTIVES[name], tables, BATCH.starts, comm) for name in QUICK}
+    torch.save({**found, **meet_faults(comm)}, f"{folder}/{rank}.pt")
 
 
 def meet_faults(comm: Group) -> dict[Any, Any]:
     """The messages of all faults, and the tokens of a valid update after them."""
     found: dict[Any, Any] = {}
     for name, (objective, change, _) in faults().items():
-        tables = change(comm.rank, tables_of("2x4", comm.rank, BATCH))
+        tables = change(comm.rank, spread(BATCH, 8, 2, seed=0)[comm.rank])
         try:
             objective.plan(tables, objective.observe(tables, comm=comm), comm)
         except BatchError as error:
@@ -287,69 +383,39 @@ def meet_faults(comm: Group) -> dict[Any, Any]:
     return found
 
 
-def both(folder: Path, program: Callable[[int, int, str], None]) -> Found:
-    call_in_ranks(program, 2, folder)
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder = tmp_path_factory.mktemp("pair")
+    call_in_ranks(rank_of_two, 2, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return both(tmp_path_factory.mktemp("pair"), quick_rank)
-
-
-@pytest.fixture(scope="module")
-def whole_pair(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return both(tmp_path_factory.mktemp("pair"), whole_rank)
-
-
 @pytest.mark.parametrize("name", QUICK)
-def test_two_ranks_give_the_same_result_as_one_table(name: str, pair: Found) -> None:
-    agree([found[name] for found in pair], uncut(name))
+def test_two_processes_give_the_same_result_as_one_table(name: str, pair: Found) -> None:
+    whole = outcome(OBJECTIVES[name], [BATCH], BATCH.starts)
+    agree([found[name] for found in pair], whole)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
-def test_two_ranks_give_the_same_result_as_one_table_with_every_objective(name, whole_pair) -> None:
-    agree([found[name] for found in whole_pair], uncut(name))
+def test_each_objective_gives_the_same_result_for_any_tables(name: str, ranks: int) -> None:
+    whole = invariant(OBJECTIVES[name], BATCH, spread(BATCH, 8, ranks, seed=8))
+    assert not whole["facts"][-1]
+    assert whole["gradients"].count_nonzero() > 0
 
 
-@pytest.mark.parametrize("name", quick_ones_of(NAMES))
-@pytest.mark.parametrize("layout", ["4x2", "2x2 and two idle"])
-def test_four_ranks_give_the_same_result_as_one_table(name: str, layout: str) -> None:
-    def found(comm: Any) -> dict[str, Any]:
-        tables = tables_of(layout, comm.rank, BATCH)
-        return outcome(OBJECTIVES[name], tables, BATCH.starts, comm)
+@pytest.mark.parametrize("examples", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+def test_any_objective_gives_the_same_result_for_any_split_order_and_ranks(examples: int) -> None:
+    computed = Counter[bool]()
 
-    agree(on_ranks(4, found), uncut(name))
+    @settings(max_examples=examples)
+    @given(cases())
+    def check(case: Any) -> None:
+        computed[invariant(*case) is not None] += 1
 
-
-@pytest.mark.parametrize("name", NAMES)
-def test_eight_tables_give_the_same_result_as_one_table(name: str) -> None:
-    assert not uncut(name)["facts"][-1]
-    assert uncut(name)["gradients"].count_nonzero() > 0
-    tables = [BATCH.select(part, index) for index, part in enumerate(cut(BATCH, 8, seed=8))]
-    agree([outcome(OBJECTIVES[name], tables, BATCH.starts)], uncut(name))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@settings(max_examples=40)
-@given(
-    name=st.sampled_from(NAMES),
-    seed=st.integers(0, 10_000),
-    parts=st.integers(1, 8),
-    groups=st.integers(3, 8),
-)
-def test_any_split_of_the_batch_selects_the_same_tokens(dtype, name, seed, parts, groups):
-    batch = awkward_batch(seed, groups, dtype, longest=9)
-    tables = [batch.select(p, index) for index, p in enumerate(cut(batch, parts, seed))]
-    one, many = (outcome(OBJECTIVES[name], part, batch.starts) for part in ([batch], tables))
-    if dtype == torch.float64:
-        agree([many], one)
-    else:
-        together = joined([many])
-        selected, expected = together["frozen"] != 0, one["frozen"] != 0
-        assert torch.equal(selected, expected)
-        torch.testing.assert_close(together["gradients"], one["gradients"], rtol=1e-4, atol=1e-8)
+    check()
+    assert computed[True] > 3 * computed[False]
 
 
 def test_the_batch_has_ties_at_the_threshold_of_each_rule() -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import on_ranks
 from reference_rules import NOT_FINITE, Approximate, Close, NotFinite, Outcome, Reference
 from strategies import (
     OWN,
@@ -125,30 +124,6 @@ def test_values_equal_those_of_the_reference(examples: int) -> None:
             assert disagreement(expression, BATCHES[batch]) == "", str(expression)
 
     check()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@settings(max_examples=200)
-@given(EXPRESSIONS, st.sampled_from(range(len(BATCHES))), st.integers(0, 99))
-def test_values_do_not_depend_on_tables_and_ranks(expression: Expr, batch: int, seed: int) -> None:
-    """One rank has one table, one has two and one has none; they get equal bits."""
-    whole = BATCHES[batch]
-    order = torch.randperm(len(whole.lengths), generator=torch.Generator().manual_seed(seed))
-    places = list(order.tensor_split(3))
-    tables = [whole.select(place) for place in places]
-    parts = [tables[:1], [], tables[1:]]
-    found = on_ranks(3, lambda comm: engine(expression, parts[comm.rank], comm))
-    expected = engine(expression, [whole])
-    if expected is None or None in found:
-        assert expected is None, str(expression)
-        assert found == [None] * 3, str(expression)
-        return
-    rows = whole.rows(order)
-    decided = whole.decided[rows].tolist()
-    values = [value for each in found for value in each or []]
-    for value, row, counts in zip(values, rows.tolist(), decided, strict=True):
-        assert value == expected[row] or not counts, f"{expression} at row {row}"
 
 
 # Found by the test above, or decided with it. All prob are above 0.
