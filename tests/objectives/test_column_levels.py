@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import Any
 
 import pytest
 import test_turns
 import torch
-from ranks import on_ranks
 from strategies import NAN, tokens
 
 from rlobj import BatchError, ConfigError, Objective, TokenBatch, column, reward
@@ -71,19 +68,6 @@ EXPECTED = {
 @pytest.mark.parametrize("text", EXPECTED)
 def test_populations_by_a_column_equal_those_counted_by_hand(text: str) -> None:
     assert numbers(text) == pytest.approx(EXPECTED[text])
-
-
-@pytest.mark.parametrize("text", EXPECTED)
-def test_neither_splits_nor_order_nor_ranks_change_them(text: str) -> None:
-    order = [4, 2, 1, 0, 3]
-    tables = BATCH.select(order).split([1, 0, 2, 2])
-    by_response = {0: slice(0, 3), 2: slice(3, 6), 3: slice(6, 7)}
-    shuffled = [x for i in order if i in by_response for x in EXPECTED[text][by_response[i]]]
-    assert numbers(text, tables) == pytest.approx(shuffled)
-    parts = on_ranks(
-        3, lambda comm: numbers(text, [[tables[0], tables[1]], tables[2:], []][comm.rank], comm)
-    )
-    assert functools.reduce(operator.iadd, parts, []) == pytest.approx(shuffled)
 
 
 def test_a_column_given_for_each_token_must_be_the_same_in_its_response_and_turn() -> None:

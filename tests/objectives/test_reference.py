@@ -20,13 +20,16 @@ from strategies import (
     expressions,
     larger_numbers,
     larger_rules,
+    objectives,
     owned,
     tokens,
 )
 
 from rlobj import BatchError, Objective, TokenBatch, parse, when
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import Expr
+from rlobj.objectives.rules import COLUMNS as RULE_COLUMNS
+from rlobj.objectives.rules import CustomRule, Expr
+from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess, hash_keys
 
 UPDATE = 3
@@ -126,7 +129,37 @@ def test_values_equal_those_of_the_reference(examples: int) -> None:
     check()
 
 
-# Found by the test above, or decided with it. All prob are above 0.
+def readable(expression: Expr) -> bool:
+    """Whether the batches have what it reads: no score, and no controller of another name."""
+    known = {*RULE_COLUMNS, *OWN, *CONTROLLERS}
+    return not any(
+        isinstance(node, CustomRule | NamedReward)
+        or (isinstance(node, Column | Controlled) and node.name not in known)
+        for node in expression.walk()
+    )
+
+
+def test_rules_of_all_presets_equal_the_reference() -> None:
+    parts = {
+        part
+        for objective in objectives().values()
+        for part in (
+            *(objective.drop_rule, objective.keep_rule, objective.weight, objective.shape),
+            *objective.surrogate.rules(),
+            *(penalty.where for penalty in objective.penalties),
+        )
+        if part is not None and readable(part)
+    }
+    decided = 0
+    for part in sorted(parts, key=str):
+        for batch in BATCHES[:3]:
+            with suppress(Close):
+                assert disagreement(part, batch) == "", str(part)
+                decided += 1
+    assert decided > 2 * len(parts) > 100
+
+
+# Found by the tests above, or decided with them. All prob are above 0.
 
 NONE = "surprisal.mean(within=prob > 2)"  # undefined
 
