@@ -44,9 +44,9 @@ class History:
     def __init__(self, config: RunConfig, foreign: bool = False) -> None:
         self.config, self._foreign = config, foreign
         self.steps: list[int] = []
-        self.best: dict[str, tuple[float, int]] = {
-            name: (math.nan, 0) for name in ("reward/accuracy", "reward/mean")
-        }
+        self.best: dict[str, tuple[float, int]] = {}
+        for name in ("reward/accuracy", "reward/mean"):
+            self.best[name] = (math.nan, 0)
         self._early: list[Line] = []
         self._last: deque[Line] = deque(maxlen=LAST)
         self._totals: Counter[str] = Counter()
