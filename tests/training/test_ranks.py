@@ -43,7 +43,10 @@ def config_of(policy, **sections):
     return tiny_config(
         policy,
         "stare-c2",
-        objective={"controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}}},
+        objective={
+            "drop": "prob < 0.04",
+            "controllers": {"W": {"kind": "gate", "target": 2.7, "on": 1.1}},
+        },
         sampling={"prompts_per_step": 9, "max_tokens": 3},
         training={"steps": STEPS, "updates_per_step": 2, "micro_batch_tokens": 200},
         evaluation={"every": 3, "samples": 1, "problems": 15},
