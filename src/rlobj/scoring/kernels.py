@@ -198,7 +198,7 @@ class TritonRows(TorchRows):
             out = self._halves.as_strided(tile.shape, tile.stride())
         _launch(
             _differentiate_kernel,
-            (len(tile), -(-tile.shape[1] // self._block)),
+            (len(tile), -(-tile.shape[1] // int(self._block))),
             tile,
             out,
             tile if curve.bias is None else curve.bias,
