@@ -42,7 +42,7 @@ class Inspection:
     Attributes:
         run: the run's folder.
         question: which tokens were asked for, in words.
-        steps: that were read, in words.
+        steps: that were read.
         population: number of all tokens of these steps.
         clauses: one row per effect and clause: `tokens`, the number of tokens, null where only
             those in the record are known; `recorded`, the number of those that were read; `share`
@@ -55,11 +55,12 @@ class Inspection:
         complete: each token that was asked for was read. Otherwise the record has the first
             `output.records` of an update, and `groups` counts these.
         undecided: number of tokens for which the rule has no value, because a column is null.
+        tabled: the tokens were read from the full tables of these steps, and not from the record.
     """
 
     run: Path
     question: str
-    steps: str
+    steps: tuple[int, ...]
     population: int
     clauses: Any
     groups: Any
@@ -67,6 +68,7 @@ class Inspection:
     recorded: int
     complete: bool
     undecided: int = 0
+    tabled: bool = False
 
     @property
     def count(self) -> int | None:
@@ -97,7 +99,8 @@ class Inspection:
     @property
     def title(self) -> str:
         """The run and its steps."""
-        return f"{visible(str(self.run), 200)}, {self.steps}"
+        tabled = " with full tables" if self.tabled else ""
+        return f"{visible(str(self.run), 200)}, {numbers.listed(self.steps)}{tabled}"
 
     @property
     def total(self) -> str:
@@ -185,6 +188,7 @@ def inspect(
         recorded=len(rows),
         complete=complete,
         undecided=read.undecided,
+        tabled=read.tabled,
     )
 
 
@@ -193,19 +197,21 @@ class _Read(NamedTuple):
 
     Attributes:
         rows: the tokens; the effect of an untouched one is "untouched".
-        steps: in words.
+        steps: that were read.
         population: number of all tokens of these steps.
         complete: each token that was asked for is a row.
         undecided: number of tokens for which the rule has no value.
         updates: the counts of the record.
+        tabled: they are of full tables.
     """
 
     rows: Any
-    steps: str
+    steps: tuple[int, ...]
     population: int
     complete: bool
     undecided: int = 0
     updates: Sequence[RecordedUpdate] = ()
+    tabled: bool = False
 
 
 def _from_record(run: Path, step: int | None, rule: Expr | None) -> _Read:
@@ -225,7 +231,7 @@ def _from_record(run: Path, step: int | None, rule: Expr | None) -> _Read:
         rows = rows.filter(matching(rule, rows))
     return _Read(
         rows=_named(rows),
-        steps=numbers.listed({update.step for update in updates}),
+        steps=tuple(sorted({update.step for update in updates})),
         population=sum(update.tokens for update in updates),
         complete=all(update.recorded == update.recordable for update in updates),
         undecided=unknown,
@@ -256,7 +262,7 @@ def _from_tables(run: Path, step: int | None, rule: Expr) -> _Read:
             population += len(every)
             steps.add(update.step)
     rows = _named(pyarrow.concat_tables(parts))
-    return _Read(rows, f"{numbers.listed(steps)} with full tables", population, True, unknown)
+    return _Read(rows, tuple(sorted(steps)), population, True, unknown, tabled=True)
 
 
 def _named(rows: Any) -> Any:
