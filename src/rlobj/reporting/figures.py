@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.errors import ConfigError, MissingExtra, RunError, reported
 from rlobj.base.text import visible
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -147,12 +147,16 @@ def save_figure(figure: Figure, path: Path) -> None:
 
     Raises:
         ConfigError: another ending.
+        MissingExtra: matplotlib is not installed.
         RunError: the disk refused.
     """
     if path.suffix not in (".svg", ".png"):
         raise ConfigError(f"figures are written as .svg or .png, not as {path.name!r}")
-    import matplotlib
-    from matplotlib.figure import Figure as Canvas
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Canvas
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "figures", f"drawing {path.name}") from error
 
     metadata = {"Date": None} if path.suffix == ".svg" else {}
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": figure.name}):
