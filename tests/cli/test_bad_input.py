@@ -48,7 +48,7 @@ SETTINGS = {
     "'rewards={kind: reward_model, model: a/b, server: \"http://h:x\"}'": "rewards.server (from",
     "'scores.h={model: policy, prompt: \"{{ prompt\"}'": "scores.h.prompt is no template",
     "'scores.h={model: policy, prompt: \"{{ nope }}\"}'": "scores.h.prompt cannot be filled in",
-    "'scores.h={model: policy, prompt: \"{{ nope() }}\"}'": "scores.h.prompt calls nope",
+    "'scores.h={model: policy, prompt: \"{{ nope() }}\"}'": "'nope' is undefined",
     "'objective.drop=probb < 0.1'": "unknown name 'probb'. Did you mean 'prob'?",
 }
 """A setting of `rlobj train --preset grpo --dry-run`, and words of the refusal."""

@@ -252,17 +252,6 @@ def test_an_environment_that_needs_arguments_is_refused(model):
         hold(model, Needs)
 
 
-def test_an_environment_with_other_parameters_is_told_how_to_name_them(model):
-    class Other:
-        def reset(self, p: Any) -> None: ...
-
-        def step(self, conversation: Any) -> Turn:
-            return Turn()
-
-    with pytest.raises(ConfigError, match=r"reset\(self, problem\) and step\(self, messages\)"):
-        hold(model, Other)
-
-
 def test_an_environment_that_cannot_begin_is_named_with_the_problem(model):
     class Lost(Echo):
         def reset(self, problem: Problem) -> None:

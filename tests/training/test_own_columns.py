@@ -95,7 +95,7 @@ def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_
     replayed = rlobj.replay(run, "(drawn > 0.5) & (hard > 0.2)", trust=True)
     assert 0 < replayed.objectives.to_pylist()[1]["touched"] < replayed.population
     assert "to the bit" in repr(replayed)
-    page = read_rows(run, trust=True).rows
+    page = read_rows(run).rows
     assert {*OWN} <= {*page.column_names}
     assert page["drawn"].null_count == 0
 
