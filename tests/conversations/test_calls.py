@@ -121,14 +121,14 @@ def test_the_call_of_a_whole_turn(text, expected):
         ('{"name": "calculator", "arguments": {', "no call of a tool: Expecting"),
         ('{"name": "calculator"}', "expected {"),
         ('{"name": "calculater", "arguments": {}}', "Did you mean 'calculator'?"),
-        ('{"name": "calculator", "arguments": {}}', "the argument 'expression' is missing"),
+        ('{"name": "calculator", "arguments": {}}', "'expression' is a required property"),
         (
             '{"name": "calculator", "arguments": {"expression": "1", "digit": 2}}',
-            "no argument 'digit'. Did you mean 'digits'?",
+            "arguments: Additional properties are not allowed ('digit' was unexpected)",
         ),
         (
             '{"name": "calculator", "arguments": {"expression": 12}}',
-            'the argument \'expression\' is 12; expected {"type": "string"}',
+            "arguments.expression: 12 is not of type 'string'",
         ),
         ('{"name": "calculator", "arguments": {"expression": "1", "digits": NaN}}', "JSON"),
         ('{"name": "calculator", "arguments": {"expression": "\\ud800"}}', "surrogates"),
@@ -179,19 +179,21 @@ GOOD = {"word": "w", "number": 1, "kind": "a", "rows": [1, 2]}
     [
         ({}, None),
         ({"number": 1.5, "either": "x", "maybe": None, "anything": [{}], "table": {"a": 1}}, None),
-        ({"number": True}, "number"),
-        ({"kind": "c"}, "kind"),
-        ({"rows": [1, "2"]}, "rows"),
-        ({"either": 1.5}, "either"),
-        ({"maybe": "1"}, "maybe"),
-        ({"table": []}, "table"),
+        ({"number": True}, "number: "),
+        ({"kind": "c"}, "kind: "),
+        ({"rows": [1, "2"]}, "rows[1]: "),
+        ({"rows": [1.0]}, "rows[0]: "),
+        ({"either": 1.5}, "either: "),
+        ({"maybe": "1"}, "maybe: "),
+        ({"table": []}, "table: "),
+        ({"table": {"a": "1"}}, "table.a: "),
     ],
 )
 def test_arguments_have_the_types_of_the_function(changed, wrong):
     found = reader("qwen3", tools=[get_json_schema(typed)])
     call = json.dumps({"name": "typed", "arguments": {**GOOD, **changed}})
     (one,) = read(found, f"<tool_call>{call}</tool_call>")
-    expected = ("typed", {**GOOD, **changed}) if wrong is None else f"the argument '{wrong}' is "
+    expected = ("typed", {**GOOD, **changed}) if wrong is None else f"arguments.{wrong}"
     assert one == expected if wrong is None else one.startswith(expected)
 
 

@@ -275,7 +275,7 @@ def test_a_conversation_with_tools_from_settings_and_from_python():
     sample, read = hold(turns, tools=[add, "calculator"])
     assert [turn.observation for turn in sample.turns] == [
         "1702",
-        "3\nerror: the argument 'b' is missing\n"
+        "3\nerror: arguments: 'b' is a required property\n"
         "error: there is no tool 'sub'. Known: add, calculator.",
         "",
     ]

@@ -11,23 +11,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from jsonschema import Draft4Validator, Draft202012Validator, ValidationError
+from jsonschema.validators import extend
 
 from rlobj.base.errors import ConfigError, Setting, nearest
 from rlobj.base.files import parse_json
 from rlobj.base.showing import shown
 from rlobj.conversations.rendering import Rendering
 
-_TYPES: dict[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": int | float,
-    "boolean": bool,
-    "array": list,
-    "object": dict,
-    "null": type(None),
-}
 _DEPTH = 32
 """Lists and objects in one another, in the arguments of a call."""
 
@@ -46,11 +40,15 @@ class CallReader:
 
     def __init__(self, rendering: Rendering, calls: str = "auto") -> None:
         self._tokenizer, self._tools = rendering.tokenizer, rendering.tools
-        self._schemas = {tool["function"]["name"]: tool["function"] for tool in rendering.tools}
+        tools = [tool["function"] for tool in rendering.tools]
+        self._checks = {
+            tool["name"]: _VALIDATOR({"additionalProperties": False, **tool["parameters"]})
+            for tool in tools
+        }
         formats: dict[str, Callable[[str], list[Any]]] = {"hermes": _hermes, "llama3": _llama3}
         if getattr(self._tokenizer, "response_template", None) is not None:
             formats = {"template": self._template, **formats}
-        self._before, name = "", next(iter(self._schemas), "tool")
+        self._before, name = "", next(iter(self._checks), "tool")
         if rendering.chat is not None:
             self._before, turn = rendering.example(name, {"x": "one"})
             if calls == "auto":
@@ -97,13 +95,13 @@ class CallReader:
         name, arguments, error = "unknown", {}, ""
         try:
             _require_data(call)
-            schema = self._schemas.get(call["name"])
-            if schema is None:
-                error = f"there is no tool {shown(call['name'])}."
-                error += nearest(str(call["name"])[:64], self._schemas)
+            if call["name"] in self._checks:
+                name, arguments = call["name"], call["arguments"]
+                wrong = next(self._checks[name].iter_errors(arguments), None)
+                error = shown(wrong, _mistake) if wrong else ""
             else:
-                name, arguments = schema["name"], call["arguments"]
-                error = _mistake(arguments, schema["parameters"])
+                error = f"there is no tool {shown(call['name'])}."
+                error += nearest(call["name"][:64], self._checks)
         except ValueError as problem:
             error = f"this is no call of a tool: {problem}"
         function = {"name": name, "arguments": {} if error else arguments}
@@ -118,11 +116,8 @@ def _hermes(text: str) -> list[Any]:
 
 def _llama3(text: str) -> list[Any]:
     """The call in Llama's format: a turn that begins with its JSON, or with <|python_tag|>."""
-    beginning = re.match(r"\s*(<\|python_tag\|>)?\s*(?=(\{\s*\"name\")?)", text)
-    assert beginning is not None
-    if not beginning[1] and not beginning[2]:
-        return []
-    return [_call(re.sub(r"(?:<\|[^|]*\|>\s*)+\Z", "", text[beginning.end() :]))]
+    body = re.match(r'\s*(?:<\|python_tag\|>|(?=\{\s*"name"))(.*)', text, re.S)
+    return [_call(re.sub(r"(?:<\|[^|]*\|>\s*)+\Z", "", body[1]))] if body else []
 
 
 def _call(text: str) -> Any:
@@ -157,37 +152,17 @@ def _deep(value: Any, most: int) -> bool:
     return not most or any(_deep(part, most - 1) for part in inner)
 
 
-def _mistake(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What is wrong with arguments; "" = nothing."""
-    properties = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in arguments:
-            return f"the argument {name!r} is missing"
-    for name, value in arguments.items():
-        if name not in properties:
-            return f"there is no argument {shown(name)}.{nearest(name[:64], properties)}"
-        if not _fits(value, wanted := properties[name]):
-            hints = ("type", "enum", "items", "anyOf", "nullable")
-            kind = json.dumps({key: wanted[key] for key in hints if key in wanted})
-            return f"the argument {name!r} is {shown(value, json.dumps)}; expected {kind}"
-    return ""
+def _mistake(wrong: ValidationError) -> str:
+    return f"arguments{wrong.json_path[1:]}: {wrong.message}"
 
 
-def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether JSON fits a schema of transformers' `get_json_schema`."""
-    if value is None and schema.get("nullable"):
-        return True
-    kinds = schema.get("type", ())
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    right = any(
-        isinstance(value, _TYPES.get(kind, object))
-        and (kind not in ("integer", "number") or not isinstance(value, bool))
-        for kind in kinds
-    )
-    other = schema.get("anyOf", ())
-    return (
-        (right or not kinds)
-        and (not other or any(_fits(value, option) for option in other))
-        and ("enum" not in schema or value in schema["enum"])
-        and (not isinstance(value, list) or all(_fits(v, schema.get("items", {})) for v in value))
-    )
+def _type(validator: Any, kinds: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+    """The keyword `type` of JSON Schema, with `nullable` of transformers' `get_json_schema`."""
+    if value is not None or not schema.get("nullable"):
+        yield from Draft202012Validator.VALIDATORS["type"](validator, kinds, value, schema)
+
+
+_VALIDATOR: Any = extend(
+    Draft202012Validator, {"type": _type}, type_checker=Draft4Validator.TYPE_CHECKER
+)
+"""Checks arguments. In Draft 4, 1.0 is no integer, as in Python."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -18,13 +17,10 @@ from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Chat, Problem
+from rlobj.data.scratchpad import MARK
+from rlobj.data.tasks import CALL
 from rlobj.samplers import Sampler
 from rlobj.samplers.response import ToolUse
-
-_CALL = re.compile(r"\?(\d{1,9})([+*-])(\d{1,9});")
-"""A call of the calculator: the policy writes `?37*46;`, and reads `1702;`."""
-_MARK = "#"
-"""The answer of the policy comes after it."""
 
 
 class Calculator:
@@ -46,9 +42,9 @@ class Calculator:
         """Compute, or judge the answer."""
         text = messages[-1]["content"]
         if not text.endswith(";"):
-            right = text.rpartition(_MARK)[2] == self.answer
+            right = text.rpartition(MARK)[2] == self.answer
             return Turn(reward=float(right), done=True, correct=right)
-        if call := _CALL.fullmatch(text):
+        if call := CALL.fullmatch(text):
             a, b = int(call[1]), int(call[3])
             value = {"+": a + b, "-": a - b, "*": a * b}[call[2]]
             return Turn(f"{value};", uses=(ToolUse("calculator"),))

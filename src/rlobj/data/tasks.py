@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from rlobj.data.problems import Problem, digest
 from rlobj.data.scratchpad import MARK, judge
 
+CALL = re.compile(r"\?(\d{1,9})([+*-])(\d{1,9});")
+"""A call of the calculator: the policy writes `?37*46;`, and reads `1702;`."""
 HELD_OUT = 0.2
 """Smallest share of the problems in the test split."""
 
