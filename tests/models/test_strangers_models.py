@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
@@ -87,12 +86,3 @@ def test_a_damaged_file_of_a_model_has_a_clear_error(model, file, damage):
     (model / file).write_bytes(content[: len(content) // 2] if damage == "cut" else b"[1]")
     with pytest.raises(ConfigError, match="cannot load the model"):
         asked(model)
-
-
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
-def test_a_pipe_in_a_model_folder_does_not_hang(model, file):
-    (model / file).unlink()
-    os.mkfifo(model / file)
-    with within(60), pytest.raises(ConfigError, match=f"{file} is a pipe|without config.json"):
-        asked(model)
-    shutil.rmtree(model)

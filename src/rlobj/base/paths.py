@@ -6,20 +6,16 @@ import os
 import re
 from pathlib import Path
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, reported
 
 
 def path_of(name: str | Path) -> Path:
     """The path that a person wrote, with `~` as a home; nothing needs to be there.
 
     Raises:
-        ConfigError: nobody has the home, or as `there`.
+        ConfigError: as `there`.
     """
-    try:
-        path = Path(name).expanduser()
-    except RuntimeError:  # Python names no user in it
-        text = f"{_short(name)}: there is no such user; ~/ is your own home"
-        raise ConfigError(text) from None
+    path = Path(os.path.expanduser(name))
     there(path)
     return path
 
@@ -28,22 +24,10 @@ def there(path: Path) -> bool:
     """Whether a path leads to something.
 
     Raises:
-        ConfigError: it can lead to nothing, because it is too long or has a character that no path
-            has; or it may not be read.
+        ConfigError: it is too long, or may not be read.
     """
-    try:
-        os.fsencode(path)
-        if "\0" in str(path):
-            raise ValueError("no path has the character NUL")
+    with reported(ConfigError, "no such path", OSError):
         return path.exists()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{_short(path)} cannot be a path: {reason}") from None
-
-
-def _short(name: str | Path) -> str:
-    text = ascii(str(name))
-    return text if len(text) <= 100 else f"{text[:100]}... ({len(text):,} characters)"
 
 
 def located(name: str, home: Path) -> str:

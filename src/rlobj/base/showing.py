@@ -55,8 +55,5 @@ def place_at(file: str, line: int) -> str:
 
 def shown(value: Any, write: Callable[[Any], str] = repr) -> str:
     """The first characters of the text of a value."""
-    try:
-        text = write(value)
-    except BaseException:
-        text = f"<unprintable {type(value).__name__}>"
+    text = write(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

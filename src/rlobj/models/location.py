@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from rlobj.base.digests import MODEL_FILES, model_digest
 from rlobj.base.errors import ConfigError, MissingExtra, nearest, reported
-from rlobj.base.folders import refuse_others
 from rlobj.base.paths import path_of
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.layout import is_run
@@ -39,8 +38,7 @@ def require_model(name: str) -> None:
             if find_spec("gguf") is None:
                 raise MissingExtra("gguf", "gguf", f"reading {path}")
             return
-        what = "a file" if path.is_file() else "a pipe or a device"
-        raise ConfigError(f"{name} is {what}; a model is a folder, a GGUF file or a hub id")
+        raise ConfigError(f"{name} is a file; a model is a folder, a GGUF file or a hub id")
     if is_run(path):
         newest = newest_checkpoint(path)
         folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
@@ -51,7 +49,6 @@ def require_model(name: str) -> None:
             f"{name} is a folder without config.json; a model is one that save_pretrained wrote"
             f"{files}"
         )
-    refuse_others(path)
     local = gguf or name.startswith((".", "~", "/")) or len(path.parts) > 2
     beside = path.parent if len(path.parts) > 1 else None
     if path.is_dir() or not (local or (beside is not None and beside.is_dir())):

@@ -34,8 +34,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     around = next(filter(is_run, path.absolute().parents), None)
     inside = f". It is inside of a run: {around}" if around else ""
     if there(path) and not path.is_dir():
-        what = "a file" if path.is_file() else "a pipe or a device"
-        raise ConfigError(f"{path} is not a run: it is {what}, and a run is a folder{inside}")
+        raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder{inside}")
     if not path.is_dir():
         beside = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
         near = nearest(str(path), beside, spell_out=False)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.files import a_file, read_whole
+from rlobj.base.files import read_whole
 from rlobj.base.paths import path_of, there
 
 if TYPE_CHECKING:
@@ -187,9 +187,6 @@ def _find(name: str, beside: Path | None) -> Path:
         path = path_of(beside.parent / path)
     if path.is_file():
         return path
-    if path.exists() and not bare:
-        with reported(ConfigError, "the preset cannot be read", OSError):
-            a_file(path)
     if bare:
         near = nearest(name, preset_names(), spell_out=False)
         raise ConfigError(f"unknown preset '{name}'.{near} rlobj presets list shows all presets.")
