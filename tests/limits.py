@@ -33,18 +33,3 @@ def within(seconds: int, memory: int = 4 << 30) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGALRM, before[0])
         signal.signal(signal.SIGPROF, before[1])
-
-
-def replaced(path: Path, kind: str) -> None:
-    """Put something else in the place of a file: a pipe, a device, a folder or a sparse file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    if kind == "a pipe":
-        os.mkfifo(path)
-    elif kind == "a device":
-        path.symlink_to("/dev/zero")
-    elif kind == "a folder":
-        path.mkdir()
-    else:
-        path.touch()
-        os.truncate(path, 1 << 40)

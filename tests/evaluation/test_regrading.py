@@ -131,25 +131,6 @@ def test_a_server_of_a_shared_folder_gets_no_key_without_trust(tmp_path: Path):
         regrade(out)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sessions": "text"},
-        {"sessions": [1]},
-        {"benchmarks": []},
-        {"benchmarks": {"r": {"reward": {}}}},
-    ],
-    ids=str,
-)
-def test_settings_of_a_shared_folder_that_lack_their_parts_are_an_error(
-    tmp_path: Path, changes: dict[str, Any]
-):
-    stored(tmp_path / "out", SUMS)
-    settings_with(tmp_path / "out", **changes)
-    with pytest.raises(DataError, match=r"settings\.json: expected benchmarks by name"):
-        regrade(tmp_path / "out", reward="exact")
-
-
 def test_changed_grades_are_counted_and_twenty_listed_without_control_characters(tmp_path: Path):
     stored(tmp_path / "open", {r"\Re(5)": [r"\boxed{5}", "5"]}, "math")
     text = compare(tmp_path / "open", regrade(tmp_path / "open", reward="exact")).to_markdown()

@@ -20,7 +20,7 @@ from runs import metrics
 import rlobj
 from rlobj import Objective, read_records, read_tables
 from rlobj.base.errors import ConfigError
-from rlobj.base.folders import is_locked
+from rlobj.base.folders import lock_folder
 from rlobj.base.yaml import load_yaml
 from rlobj.integrations.trl import ObjectiveTrainer, recording
 
@@ -233,7 +233,8 @@ def test_rows_of_a_run_that_fails_are_written_and_the_folder_is_unlocked(tmp_pat
     with pytest.raises(RuntimeError, match="no verdict"):
         one.train()
     assert set(read_records(tmp_path / "_rlobj")["step"].to_pylist()) == {1, 2}
-    assert not is_locked(tmp_path / "_rlobj")
+    with lock_folder(tmp_path / "_rlobj", "training in"):  # nobody has it
+        pass
 
 
 @pytest.mark.slow

@@ -2,119 +2,59 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
-from limits import replaced, within
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, DataError
 from rlobj.runs.configuration import read_run_config, read_settings
-from rlobj.runs.metrics import read_lines, read_metrics
+from rlobj.runs.metrics import read_metrics
 from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.sessions import read_changes, read_sessions, read_stop
 
-DEEP = "[" * 100_000
+DAMAGED = (b"\x8f\x03{]", b"\0" * 500, b'{"step": 4, "\xff\xfe": 1}', b"", b"[4]", b"[" * 100_000)
 
 
-def test_lines_that_are_nested_deeply_or_too_large_are_damage(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "a": 1}\n' + DEEP)
-    (tmp_path / "sessions.jsonl").write_text(DEEP + '\n{"step": 0, "changed": {"a": 1}}\n')
-    assert read_metrics(tmp_path) == [{"step": 0, "a": 1}]
-    assert len(read_sessions(tmp_path)) == 1
-    assert read_changes(tmp_path) == []
-    for step in (DEEP, "1e999", "null"):
-        (tmp_path / "stopped.json").write_text(
-            f'{{"step": {step}, "finding": null, "message": ""}}'
-        )
-        assert read_stop(tmp_path) is None
+@pytest.mark.parametrize("name", ["metrics.jsonl", "sessions.jsonl"])
+@pytest.mark.parametrize("damage", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_line_is_an_error_with_its_number(tmp_path: Path, name: str, damage: bytes):
+    good = b'{"step": 1}\n'
+    (tmp_path / name).write_bytes(good + damage + b"\n" + good)
+    with pytest.raises(DataError, match=rf"{name}:2: damaged, or not JSON"):
+        read_metrics(tmp_path) if name == "metrics.jsonl" else read_sessions(tmp_path)
 
 
-def line(step: int, **more: Any) -> bytes:
-    return json.dumps({"step": step, "reward/mean": step / 8, **more}).encode() + b"\n"
+def test_a_last_line_that_a_kill_has_cut_is_left_out_and_written_over(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.add_session(0, {})
+    run.append({"step": 1, "a": 0.5, "b": math.nan})
+    for file in (run.metrics, tmp_path / "sessions.jsonl"):
+        file.write_bytes(file.read_bytes() + b'{"step": 2, "a')
+    assert run.lines() == [{"step": 1, "a": 0.5, "b": None}]
+    run.truncate(1)
+    run.append({"step": 2})
+    run.add_session(1, {"a": (1, 2)})
+    assert [line["step"] for line in run.lines()] == [1, 2]
+    assert [session["step"] for session in read_sessions(tmp_path)] == [0, 1]
+    assert {session["run"] for session in read_sessions(tmp_path)} == {run.id}
 
 
-DAMAGED = {
-    "garbage": b"\x8f\x03{]\n",
-    "NUL bytes": b"\0" * 500 + b"\n",
-    "no UTF-8": b'{"step": 4, "\xff\xfe": 1}\n',
-    "a half line": line(4)[:20] + b"\n",
-    "an empty line": b"\n",
-    "a list": b"[4]\n",
-    "no step": b'{"reward/mean": 0.5}\n',
-    "a step that is true": b'{"step": true}\n',
-    "a step that is a half": b'{"step": 4.5}\n',
-    "a step below 0": b'{"step": -4}\n',
-    "a step that no computer makes": b'{"step": 1' + b"0" * 400 + b"}\n",
-    "a second line of a step": line(2),
-}
+def test_changes_that_a_later_start_went_back_to_are_left_out(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for step, name in ((0, "x"), (4, "a"), (9, "a"), (9, "b")):
+        run.add_session(step, {name: (1, 2)} if step else {})
+    assert read_changes(tmp_path) == [(4, "a", 1, 2), (9, "b", 1, 2)]
+    assert len(RunFolder(tmp_path / "new").id) == 16
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_line_is_named_and_those_after_it_are_read(tmp_path: Path, name: str) -> None:
-    good = [line(step) for step in (0, 1, 2, 3, 5, 6)]
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join([*good[:4], DAMAGED[name], *good[4:]]))
-    notes: list[str] = []
-    with within(10):
-        assert [each["step"] for each in read_lines(tmp_path, notes)] == [0, 1, 2, 3, 5, 6]
-    [note] = notes
-    assert note.startswith("metrics.jsonl: line 5 ")
-    assert note.endswith("left out")
-
-
-def test_lines_in_another_order_are_sorted_and_named(tmp_path: Path) -> None:
-    steps = (1, 9, 2, 3)  # a 9 that was 0
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(line, steps)))
-    notes: list[str] = []
-    assert [each["step"] for each in read_lines(tmp_path, notes)] == [1, 2, 3, 9]
-    after = "after a line of step 9"
-    assert notes == [f"metrics.jsonl: line {n} has step {s}, {after}" for n, s in ((3, 2), (4, 3))]
-
-
-def test_a_line_without_end_takes_little_memory(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(line(1))
-    with (tmp_path / "metrics.jsonl").open("r+b") as file:
-        file.truncate(1 << 40)
-    notes: list[str] = []
-    with within(20, 1 << 29):
-        assert len(read_lines(tmp_path, notes)) == 1
-    assert notes[-1] == "metrics.jsonl: line 2 is too long: what follows is not read"
-
-
-def test_an_incomplete_last_line_is_damage_unless_the_run_goes_on(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(line(1) + line(2)[:9])
-    notes: list[str] = []
-    with RunFolder(tmp_path).locked():
-        assert [each["step"] for each in read_lines(tmp_path, notes)] == [1]
-    assert notes == []
-    assert [each["step"] for each in read_lines(tmp_path, notes)] == [1]
-    assert notes == ["metrics.jsonl: line 2 cannot be read and is left out"]
-
-
-@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
-@pytest.mark.parametrize("name", ["metrics.jsonl", "sessions.jsonl", "stopped.json"])
-def test_something_else_than_a_file_is_named(tmp_path, name, kind, caplog):
-    replaced(tmp_path / name, kind)
-    with within(10):
-        try:
-            assert [read_metrics(tmp_path), read_sessions(tmp_path), read_stop(tmp_path)]
-            said = caplog.text
-        except ConfigError as error:
-            said = str(error)
-    assert f"{tmp_path / name} is {kind}; expected a file" in said
-
-
-def test_damaged_sessions_and_the_end_are_named(tmp_path, caplog):
-    (tmp_path / "sessions.jsonl").write_bytes(b'{"step": 0}\n\xff\n[1]\n{"step": 2}\n')
-    (tmp_path / "stopped.json").write_bytes(b'{"step": 3, "find')
-    assert [each["step"] for each in read_sessions(tmp_path)] == [0, 2]
+def test_the_end_of_a_run_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert read_stop(tmp_path) is None
-    for number in (2, 3):
-        assert f"sessions.jsonl: line {number} cannot be read and is left out" in caplog.text
-    assert f"{tmp_path / 'stopped.json'} cannot be read" in caplog.text
+    (tmp_path / "stopped.json").write_bytes(b'{"step": 3, "find')
+    with pytest.raises(ConfigError, match=r"cannot read .*stopped\.json"):
+        read_stop(tmp_path)
 
 
 def test_a_folder_that_holds_runs_names_them(tmp_path: Path) -> None:
@@ -145,26 +85,12 @@ def test_error_names_the_path_when_it_is_not_a_run(tmp_path):
             read_run_config(tmp_path / inside)
 
 
-def test_sessions_are_read_past_lines_that_a_crash_has_cut(tmp_path):
-    def session(step: int, **changed: list[int]) -> str:
-        return json.dumps({"run": "abc", "step": step, "changed": changed})
-
-    cut = session(3, a=[1, 2])[:-9]
-    lines = [session(0), session(4, a=[1, 2]), cut, session(9, a=[2, 3]), session(9, b=[1, 2])]
-    (tmp_path / "sessions.jsonl").write_text("\n".join(lines))
-    assert RunFolder(tmp_path).id == "abc"
-    assert len(read_sessions(tmp_path)) == 4
-    assert read_changes(tmp_path) == [(4, "a", 1, 2), (9, "b", 1, 2)]
-    assert len(RunFolder(tmp_path / "new").id) == 16
-
-
 @pytest.mark.parametrize(
     ("metrics", "file", "free"),
     [
         (None, None, True),
         ('{"step": 0}\n', None, True),
         ('{"step": 0}\n{"step": 1}\n', None, False),
-        ("\0\0\n", None, False),
         (None, "samples/step-000001.parquet", False),
         (None, "records/step-000001.parquet", False),
         (None, "checkpoints/step-000001", False),

@@ -10,7 +10,6 @@ from tiny import tiny_config
 from rlobj.base.errors import ConfigError
 from rlobj.evaluation.engines import find_model
 from rlobj.runs.checkpoints import checkpoints
-from rlobj.runs.run_folder import RunFolder
 from rlobj.training import run_training
 from rlobj.training.loop.result import TrainingResult
 from rlobj.training.loop.trainer import Trainer
@@ -100,34 +99,6 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accura
     trained(policy, tmp_path / "other")
     with pytest.raises(ConfigError, match="no checkpoint was evaluated"):
         find_model(tmp_path / "other", checkpoint="best")
-
-
-DAMAGE = {
-    "garbage": lambda lines: [*lines[:1], "?", *lines[2:]],
-    "an empty file": lambda lines: [],
-    "a cut last line": lambda lines: [*lines[:1], *lines[2:], lines[1][:30]],
-}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_checkpoint_whose_line_is_damaged_is_never_removed(
-    policy, tmp_path, accuracies, name, caplog
-):
-    accuracies.update({1: 0.1, 2: 0.9, 4: 0.3})
-    run = tmp_path / "run"
-    trained(policy, run, steps=4)
-    assert saved(run) == [2, 4]
-    file = run / "metrics.jsonl"
-    damaged = "\n".join(DAMAGE[name](file.read_text().splitlines()))
-    file.write_text(damaged)
-    before = {line["step"] for line in RunFolder(run).lines()}
-    trained(policy, run, steps=6, resume=True)
-    assert 2 in saved(run)
-    assert {line["step"] for line in RunFolder(run).lines()} == {*before, 5, 6}
-    assert f"{file} has lines of {len(before)} of 4 steps" in caplog.text
-    if name != "an empty file":
-        assert "metrics.jsonl: line " in caplog.text
-        assert (run / "metrics.damaged.jsonl").read_text() == damaged
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.runs.checkpoints import checkpoints, newest_checkpoint
-from rlobj.runs.manifest import write_manifest
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
@@ -124,28 +123,6 @@ def test_a_run_with_links_to_elsewhere_is_not_resumed(policy, whole, tmp_path):
         assert mine.read_text() == "kept"
         (run / name).unlink()
         (run / name).touch()
-
-
-def test_a_state_that_no_run_has_written_is_damage(policy, tmp_path):
-    run = RunFolder(tmp_path / "run")
-    run_training(eight_steps(policy, training={"steps": 1}), run.path)
-    folder = run.checkpoints / "step-000001"
-    written = json.loads((folder / "state.json").read_text())
-    for change in (
-        {"step": 2},
-        {"step": "1"},
-        {"stream": None},
-        {"stream": written["stream"] | {"position": -5}},
-        {"failures": {"idle": -1}},
-        {"digests": 5},
-        {"settings": 5},
-    ):
-        (folder / "state.json").write_text(json.dumps(written | change))
-        (folder / "manifest.json").unlink()
-        write_manifest(folder)
-        [name] = change
-        with pytest.raises(ConfigError, match=f"step-000001: state.json: {name}"):
-            open_resumed(run.path)
 
 
 def test_when_every_checkpoint_is_damaged_the_run_says_so(policy, tmp_path):

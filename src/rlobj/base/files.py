@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import DataError, RunError
 
 WHOLE = 1 << 26
 """The largest file in bytes that is read at once, unless its reader says another number."""
-_KINDS = {"-": "a file", "d": "a folder", "p": "a pipe", "s": "a socket"}
+_Line = TypeVar("_Line")
 
 
 def packaged(package: str, name: str) -> str:
@@ -25,28 +24,23 @@ def packaged(package: str, name: str) -> str:
 
 
 def a_file(path: Path) -> Path:
-    """The path of a file to read: a pipe would wait for ever, and a device never ends.
+    """The path of a file to read.
 
     Raises:
-        OSError: there is no file, or something else than a file.
+        OSError: there is no file.
     """
-    if (kind := kind_of(path)) != "a file":
-        raise OSError(f"{path} is {kind}; expected a file")
+    if not path.is_file():
+        raise OSError(f"there is no file {path}")
     return path
-
-
-def kind_of(path: Path) -> str:
-    """What a path leads to: a file, a folder, a pipe, a socket or a device."""
-    return _KINDS.get(stat.filemode(path.stat().st_mode)[0], "a device")
 
 
 def read_whole(path: Path, most: int = WHOLE) -> bytes:
     """The bytes of a file.
 
     Raises:
-        OSError: as `a_file`, or it has more bytes than `most`.
+        OSError: it cannot be read, or has more bytes than `most`.
     """
-    with a_file(path).open("rb") as file:
+    with path.open("rb") as file:
         if len(content := file.read(most + 1)) > most:
             raise OSError(f"{path} has more than {most:,} bytes")
     return content
@@ -100,11 +94,37 @@ def append_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
             os.fsync(file.fileno())
 
 
-def lines_of(path: Path, most: int = WHOLE, start: int = 0) -> Iterator[bytes]:
-    """The lines of a file from a byte on, each of at most `most` bytes; OSError as `a_file`."""
-    with a_file(path).open("rb") as file:
-        file.seek(start)
-        yield from iter(lambda: file.readline(most), b"")
+def json_lines(
+    path: Path, read: Callable[[Any], _Line], start: tuple[int, int] = (0, 0)
+) -> Iterator[tuple[tuple[int, int], _Line]]:
+    """The lines of a file of JSON, without one that a kill cut off at the end; none without a file.
+
+    Args:
+        path: the file.
+        read: the value of a line -> what is yielded of it.
+        start: bytes and lines that are passed over.
+
+    Yields:
+        Bytes and lines up to the end of a line, and what `read` returned.
+
+    Raises:
+        DataError: a line is damaged.
+        OSError: the file cannot be read.
+    """
+    if not path.exists():
+        return
+    end, number = start
+    with path.open("rb") as file:
+        file.seek(end)
+        for text in file:
+            if not text.endswith(b"\n"):
+                return
+            end, number = end + len(text), number + 1
+            try:
+                line = read(parse_json(text.decode("utf-8", "surrogatepass")))
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise DataError(f"{path}:{number}: damaged, or not JSON ({error!r})") from error
+            yield (end, number), line
 
 
 def last_lines(log: Path) -> list[str]:

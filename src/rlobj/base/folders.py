@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, reported
-from rlobj.base.files import kind_of
 
 logger = logging.getLogger(__name__)
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open a file, or a pipe without waiting for its other end."""
-    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 @contextmanager
@@ -34,7 +27,7 @@ def lock_folder(folder: Path, doing: str, *, wait: bool = False) -> Iterator[Non
     """
     with reported(ConfigError, f"cannot write to {folder}", OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "a", opener=_at_once)  # noqa: SIM115
+        lock = open(folder / ".lock", "a")  # noqa: SIM115
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,36 +39,12 @@ def lock_folder(folder: Path, doing: str, *, wait: bool = False) -> Iterator[Non
         yield
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether a process has the lock of a folder."""
-    try:
-        with open(folder / ".lock", "rb", opener=_at_once) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no lock, or the file system has none
-        return False
-    return False
-
-
-def refuse_others(folder: Path) -> None:
-    """Check that a folder has only files and folders, also behind links.
-
-    Raises:
-        ConfigError: there is a pipe, socket or device.
-    """
-    for path in folder.rglob("*"):
-        if path.exists() and (kind := kind_of(path)) not in ("a file", "a folder"):
-            raise ConfigError(f"{path} is {kind}; expected a file")
-
-
 def refuse_links(folder: Path) -> None:
-    """Check that what is written and deleted in a folder is inside of it: files and folders only.
+    """Check that what is written and deleted in a folder is inside of it.
 
     Raises:
-        ConfigError: as `refuse_others`, or a link in the folder leads out of it.
+        ConfigError: a link in the folder leads out of it.
     """
-    refuse_others(folder)
     home = folder.resolve()
     for link in filter(Path.is_symlink, folder.rglob("*")):
         if not link.resolve().is_relative_to(home):

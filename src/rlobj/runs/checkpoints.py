@@ -7,15 +7,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, NonNegativeInt
-from typing_extensions import TypedDict
+from pydantic import ConfigDict, NonNegativeInt
 
-from rlobj.base.errors import Argument, ConfigError, warn_once
+from rlobj.base.errors import Argument, ConfigError, reported, warn_once
 from rlobj.base.files import parse_json, read_whole, remove
 from rlobj.base.paths import step_of
 from rlobj.base.validation import Model
-from rlobj.runs import manifest
 from rlobj.runs.layout import how_to_continue
+from rlobj.runs.manifest import damage
 from rlobj.runs.metrics import ACCURACY, Measure, measure_of, read_metrics
 from rlobj.runs.sessions import HELD_OUT_PROBLEMS, REWARD_FILE, read_changes
 
@@ -38,8 +37,6 @@ def named_checkpoint(path: Path, name: str | None) -> Path:
         ConfigError: the run has no such checkpoint.
     """
     saved = checkpoints(path)
-    if not saved and not path.is_dir():
-        raise ConfigError(f"there is no folder {path}: the run is not there any more")
     if not saved:
         raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
     named = {str(step_of(checkpoint)): checkpoint for checkpoint in saved} | {"newest": saved[-1]}
@@ -99,17 +96,6 @@ def best_checkpoint(path: Path, before: float = math.inf) -> Path | None:
     return max(candidates, key=values.__getitem__, default=None)
 
 
-class _Stream(TypedDict):
-    seed: int
-    epoch: NonNegativeInt
-    position: NonNegativeInt
-    problems: str
-
-
-class _Streams(TypedDict):
-    sources: dict[str, _Stream]
-
-
 class State(Model):
     """What `state.json` holds."""
 
@@ -118,14 +104,12 @@ class State(Model):
     step: NonNegativeInt
     objective: dict[str, Any]
     """Controllers by name, and `update`."""
-    stream: _Stream | _Streams
+    stream: dict[str, Any]
     """See `ProblemStream.state`: the place after the rollout of that step."""
     failures: dict[str, NonNegativeInt]
     """See `Skips.state`."""
-    digests: dict[str, str] = Field(default_factory=dict)
+    digests: dict[str, str]
     """Of what may be edited before the run is resumed, by the names of such changes."""
-    code: str = ""
-    """The one of `reward file`, of runs before `digests`."""
     settings: dict[str, Any]
     """Of the run at that step."""
     strategy: str
@@ -147,7 +131,7 @@ def newest_sound(path: Path, *, set_aside: bool = False) -> Path | None:
     """
     damaged: dict[Path, str] = {}
     for checkpoint in reversed(checkpoints(path)):
-        if (problem := _damage(checkpoint)) is None:
+        if (problem := damage(checkpoint)) is None:
             break
         damaged[checkpoint] = problem
     else:
@@ -171,37 +155,12 @@ def newest_sound(path: Path, *, set_aside: bool = False) -> Path | None:
     return checkpoint
 
 
-def require_sound(checkpoint: Path) -> None:
-    """Check the files of a checkpoint.
-
-    Raises:
-        ConfigError: one is damaged.
-    """
-    manifest.require_sound(checkpoint)
-    read_state(checkpoint)
-
-
-def _damage(checkpoint: Path) -> str | None:
-    """Describe the first damaged file of a checkpoint; None if all files are intact."""
-    if (problem := manifest.damage(checkpoint)) is not None:
-        return problem
-    try:
-        read_state(checkpoint)
-    except ConfigError as error:
-        return f"state.json: {error}"
-    return None
-
-
 def read_state(checkpoint: Path) -> State:
     """Read the `state` that was given to `write`.
 
     Raises:
-        ConfigError: an entry is missing or has another type, or the step is not the folder's.
+        ConfigError: it cannot be read, or an entry is missing or has another type.
     """
-    try:
-        state = State(**parse_json(read_whole(checkpoint / "state.json")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error
-    if state.step != step_of(checkpoint):
-        raise ConfigError(f"step is {state.step}; expected {step_of(checkpoint)}")
-    return state
+    file = checkpoint / "state.json"
+    with reported(ConfigError, f"cannot read {file}", OSError, ValueError):
+        return State(**parse_json(read_whole(file)))

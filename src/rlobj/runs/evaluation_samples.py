@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlobj.base.errors import Argument, ConfigError, DataError, Message, RunError, reported
-from rlobj.base.files import WHOLE, append_whole, lines_of, parse_json, read_whole, write_whole
+from rlobj.base.files import append_whole, json_lines, parse_json, read_whole, write_whole
 from rlobj.base.folders import lock_folder, refuse_links
 from rlobj.base.paths import there
 from rlobj.conversations.grading import described, turn_of
@@ -65,8 +65,6 @@ class Samples:
 
     def __init__(self, path: Path | str | None = None, rank: int = 0) -> None:
         self.path = None if path is None else Path(path).absolute()
-        if self.path is not None:
-            there(self.path)
         self.rank = rank
         self.responses: dict[Key, Response] = {}
         self.grades: dict[Key, Graded] = {}
@@ -136,26 +134,17 @@ class Samples:
         """Everything that changes a number, and where the evaluation ran; {} at first.
 
         Raises:
-            DataError: settings.json is not a JSON object.
+            DataError: settings.json cannot be read.
             ConfigError: the files have another format.
         """
         if self.path is None or not there(file := self.path / SETTINGS_FILE):
             return self._settings
         with reported(DataError, f"{file} cannot be read", OSError, ValueError):
             settings = parse_json(read_whole(file))
-        if not isinstance(settings, dict):
-            raise DataError(f"{file}: expected a JSON object")
         if "benchmarks" in settings:
-            sessions = settings.get("sessions")
-            last = sessions[-1] if isinstance(sessions, list) and sessions else None
-            versions = last.get("versions") if isinstance(last, dict) else None
+            last = ({}, *settings.get("sessions", ()))[-1]
             again = Message("evaluate again with ", Argument("out", "DIR"))
-            require_format(self.path, settings, FORMAT, versions, again)
-            if not _well_formed(settings):
-                raise DataError(
-                    f"{file}: expected benchmarks by name, each with the settings of its reward, "
-                    "and sessions"
-                )
+            require_format(self.path, settings, FORMAT, last.get("versions"), again)
         return settings
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
@@ -204,13 +193,16 @@ class Samples:
             RunError: the disk refused.
         """
         for name in [*([] if repair else self._others(SAMPLES_FILE)), SAMPLES_FILE]:
-            for key, response in self._lines(name, _response, repair=repair):
+            for key, response in self._lines(name, _response):
                 self.responses.setdefault(key, response)
         for name in [*([] if repair else self._others(GRADES_FILE)), GRADES_FILE]:
-            for key, grade in self._lines(name, _grade, repair=repair):
+            for key, grade in self._lines(name, _grade):
                 if key in self.responses:
                     self.grades[key] = grade
-        if repair:
+        if repair and self.path is not None:
+            for name in (SAMPLES_FILE, GRADES_FILE):
+                if (file := self.path / name).exists():
+                    os.truncate(file, self._read.get(name, (0, 0))[0])
             self.gather(last=True)
 
     def gather(self, *, last: bool = False) -> Counter[str]:
@@ -288,30 +280,17 @@ class Samples:
         with reported(RunError, f"cannot write {path}", OSError):
             append_whole(path, content)
 
-    def _lines(
-        self, name: str, read: Callable[[dict[str, Any]], Line], *, repair: bool = False
-    ) -> Iterator[Line]:
+    def _lines(self, name: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
         """The complete lines of a file that were not read yet, each as `read` reads it.
 
         Raises:
             DataError: a damaged line.
         """
-        if self.path is None or not there(file := self.path / name):
-            return
-        end, count = self._read.get(name, (0, 0))
-        for number, line in enumerate(lines_of(file, start=end), count + 1):
-            if not line.endswith(b"\n") and len(line) < WHOLE:  # or being written
-                break
-            end += len(line)
-            self._read[name] = end, number
-            try:
-                entry = read(parse_json(line.decode("utf-8", "surrogatepass")))
-            except (ValueError, TypeError, LookupError, AttributeError) as error:
-                raise DataError(f"{file}:{number}: damaged, or not JSON ({error!r})") from error
-            yield entry
-        if repair:
-            with reported(RunError, f"cannot write {file}", OSError):
-                os.truncate(file, end)
+        if self.path is not None:
+            start = self._read.get(name, (0, 0))
+            for end, line in json_lines(self.path / name, read, start):
+                self._read[name] = end
+                yield line
 
 
 def _line(entry: Mapping[str, Any]) -> str:
@@ -324,10 +303,7 @@ def _named(key: Key) -> dict[str, Any]:
 
 
 def _key(line: dict[str, Any]) -> Key:
-    key = line.pop("benchmark"), line.pop("problem"), line.pop("sample")
-    if [type(part) for part in key] != [str, str, int]:
-        raise TypeError(key)
-    return key
+    return line.pop("benchmark"), line.pop("problem"), line.pop("sample")
 
 
 def _response(line: dict[str, Any]) -> tuple[Key, Response]:
@@ -361,14 +337,3 @@ def grade_line(key: Key, grade: Graded) -> dict[str, Any]:
         "reason": grade.reason,
         **({} if grade.verifier is None else {"verifier": grade.verifier}),
     }
-
-
-def _well_formed(settings: Mapping[str, Any]) -> bool:
-    """Whether benchmarks have the rewards that they need; others wrote the file."""
-    benchmarks, sessions = settings["benchmarks"], settings.get("sessions", [])
-    if not isinstance(benchmarks, dict) or not isinstance(sessions, list):
-        return False
-    if not all(isinstance(part, dict) for part in [*benchmarks.values(), *sessions]):
-        return False
-    rewards = [benchmark.get("reward") for benchmark in benchmarks.values()]
-    return all(isinstance(reward, dict) and "kind" in reward for reward in rewards)

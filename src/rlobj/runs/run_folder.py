@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import math
 import secrets
 import shutil
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import Argument, ConfigError, RunError
-from rlobj.base.files import append_whole, link, read_whole, remove, write_whole
+from rlobj.base.errors import Argument, ConfigError, RunError, reported
+from rlobj.base.files import append_whole, link, remove, write_whole
 from rlobj.base.folders import lock_folder
-from rlobj.base.paths import nearby, step_of, there
+from rlobj.base.paths import nearby, step_of
 from rlobj.installation import session
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.configuration import dump_config
@@ -36,8 +35,6 @@ from rlobj.runs.layout import (
 from rlobj.runs.metrics import read_metrics
 from rlobj.runs.sessions import FORMAT, read_sessions
 from rlobj.settings.run_config import RunConfig
-
-logger = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -55,17 +52,10 @@ class RunFolder:
 
     def refuse_if_taken(self) -> None:
         """Raise ConfigError if the folder has a run with a finished step, or parts of one."""
-        if is_run(self.path):
-            steps = [step_of(path) for path in self.path.glob("*/step-*")]
-            lines = read_whole(self.metrics).count(b"\n") if there(self.metrics) else 0
-            if lines == sum(line["step"] == 0 for line in self.lines()) and not any(steps):
-                return
-            taken = f"already contains a run. {how_to_continue(self.path)}\nor choose"
-        elif any(path.exists() for path in (self.metrics, *self.path.glob("*/step-*"))):
-            taken = "contains parts of a run without its config.resolved.yaml. Choose"
-        else:
-            return
-        raise ConfigError(f"{self.path} {taken} another folder with ", Argument("out", "DIR"))
+        steps = [step_of(path) for path in self.path.glob("*/step-*")]
+        if any(steps) or any(line["step"] for line in self.lines()):
+            how = f"already contains a run. {how_to_continue(self.path)}\nor choose"
+            raise ConfigError(f"{self.path} {how} another folder with ", Argument("out", "DIR"))
 
     def adopted(self, config: RunConfig) -> RunConfig:
         """The configuration with the run's own copy of a policy that comes from another run."""
@@ -88,7 +78,8 @@ class RunFolder:
             ConfigError: the folder already has a run, or cannot be written.
         """
         self.refuse_if_taken()
-        try:
+        where = f"cannot write the run to {nearby(self.path)}"
+        with reported(ConfigError, where, OSError, RunError):
             if is_run(self.path):  # which finished no step
                 self.truncate(-1)
                 remove(self.path / SESSIONS_FILE)
@@ -98,9 +89,6 @@ class RunFolder:
             if initial is not None:
                 shutil.copytree(initial, str(config.model.name), copy_function=link)
             self.write_config(config)
-        except (OSError, RunError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot write the run to {nearby(self.path)}: {reason}") from error
 
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
@@ -129,12 +117,13 @@ class RunFolder:
             changed: settings that were changed (before, now).
 
         Raises:
-            OSError: the file cannot be written.
+            RunError: the file cannot be written.
         """
         facts = {"run": self.id, "format": FORMAT, **session("started"), "step": step}
         facts["verifier"] = verifier_version()
-        line = json.dumps(facts | ({"changed": changed} if changed else {})) + "\n"
-        append_whole(self.path / SESSIONS_FILE, line.encode())
+        sessions = [*read_sessions(self.path), facts | ({"changed": changed} if changed else {})]
+        text = "".join(json.dumps(session) + "\n" for session in sessions)
+        write_whole(self.path / SESSIONS_FILE, text.encode())
 
     # metrics.jsonl
 
@@ -147,25 +136,12 @@ class RunFolder:
         append_whole(self.metrics, (json.dumps(finite) + "\n").encode(), sync=True)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Read metrics.jsonl; a warning names each damaged line, which is left out."""
+        """Read metrics.jsonl."""
         return read_metrics(self.path)
 
     def truncate(self, step: int) -> None:
-        """Delete metrics, tables and checkpoints of later steps, so that they can be repeated.
-
-        A damaged metrics.jsonl stays as metrics.damaged.jsonl.
-        """
-        damage: list[str] = []
-        lines = read_metrics(self.path, damage)
-        kept = [line for line in lines if line["step"] <= step]
-        if damage:
-            remove(aside := self.path / "metrics.damaged.jsonl")
-            link(str(self.metrics), str(aside))
-        if (done := len({line["step"] for line in kept} - {0})) < step:
-            logger.warning(
-                f"{self.metrics} has lines of {done} of {step} steps. Checkpoints of the others "
-                "are not removed: they may be the best"
-            )
+        """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""
+        kept = [line for line in self.lines() if line["step"] <= step]
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
         for folder in FOLDERS:
             for entry in (self.path / folder).glob("step-*"):

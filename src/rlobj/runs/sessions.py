@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, reported, warn_once
-from rlobj.base.files import parse_json, read_whole
+from rlobj.base.errors import ConfigError, reported
+from rlobj.base.files import json_lines, parse_json, read_whole
 from rlobj.runs.layout import SESSIONS_FILE, STOP_FILE
 
 REWARD_FILE, OBJECTIVE_FILE = "the file of a reward", "the file of an objective"
@@ -19,34 +18,24 @@ FORMAT = 4
 
 def read_stop(path: Path) -> tuple[int, str, str] | None:
     """Step, finding ("" = none) and message of the error that ended a run; None without one."""
-    try:
-        stop = parse_json(read_whole(path / STOP_FILE))
-        return int(stop["step"]), str(stop["finding"] or ""), str(stop["message"])
-    except FileNotFoundError:
+    file = path / STOP_FILE
+    if not file.exists():
         return None
-    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:  # of step 1e999
-        warn_once(f"{path / STOP_FILE} cannot be read: {error!r}")
-        return None
+    with reported(ConfigError, f"cannot read {file}", OSError, ValueError):
+        stop = parse_json(read_whole(file))
+    return stop["step"], stop["finding"] or "", stop["message"]
 
 
 def read_sessions(path: Path) -> list[dict[str, Any]]:
-    """The starts of a run, oldest first; a warning names each damaged line, which is left out.
+    """The starts of a run, oldest first; one that a kill cut off at the end is left out.
 
     Raises:
+        DataError: another line is damaged.
         ConfigError: the file cannot be read.
     """
-    file, sessions = path / SESSIONS_FILE, []
+    file = path / SESSIONS_FILE
     with reported(ConfigError, f"cannot read {file}", OSError):
-        lines = read_whole(file).splitlines() if file.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            session = parse_json(line)
-            if type(session["step"]) is not int:
-                raise TypeError
-            sessions.append(session)
-        except (ValueError, TypeError, KeyError):
-            warn_once(f"{path}: {SESSIONS_FILE}: line {number} cannot be read and is left out")
-    return sessions
+        return [session for _, session in json_lines(file, dict)]
 
 
 def read_changes(path: Path) -> list[tuple[int, str, Any, Any]]:
@@ -58,6 +47,5 @@ def read_changes(path: Path) -> list[tuple[int, str, Any, Any]]:
     for session in read_sessions(path):
         step, changed = session["step"], session.get("changed", {})
         changes = [change for change in changes if change[0] < step]
-        with suppress(ValueError, TypeError, AttributeError):  # no run has written it
-            changes += [(step, name, before, now) for name, (before, now) in changed.items()]
+        changes += [(step, name, before, now) for name, (before, now) in changed.items()]
     return changes

@@ -14,7 +14,7 @@ from rlobj.insight.numbers import Line
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.layout import in_another_trainer, run_paths
-from rlobj.runs.metrics import Progress, read_lines
+from rlobj.runs.metrics import Progress, read_metrics
 from rlobj.runs.sessions import read_changes, read_stop
 
 
@@ -44,28 +44,25 @@ def diagnose(
         >>> "collapse" in diagnosis.runs[0].checked
         True
     """
-    return Diagnosis(tuple(_diagnosed(path, progress) for path in run_paths(runs)))
-
-
-def _diagnosed(run: Path, progress: Progress) -> RunDiagnosis:
-    notes: list[str] = []
-    return diagnose_lines(run, read_lines(run, notes, progress), notes)
+    paths = run_paths(runs)
+    return Diagnosis(tuple(diagnose_lines(run, read_metrics(run, progress)) for run in paths))
 
 
 @without_imports()
-def diagnose_lines(run: Path, lines: Sequence[Line], notes: list[str]) -> RunDiagnosis:
+def diagnose_lines(run: Path, lines: Sequence[Line]) -> RunDiagnosis:
     """Check a run whose metrics.jsonl is read already; nothing that its settings name is imported.
 
     Args:
         run: the run's folder.
         lines: of metrics.jsonl.
-        notes: what could not be read; changes of settings, and more, are added.
 
     Raises:
         ConfigError: as `diagnose`.
     """
-    for step, name, before, now in read_changes(run):
-        notes.append(visible(f"changed after step {step}: {name} {before} → {now}"))
+    notes = [
+        visible(f"changed after step {step}: {name} {before} → {now}")
+        for step, name, before, now in read_changes(run)
+    ]
     watch = Watch(read_run_config(run), in_another_trainer(run))
     for line in lines:
         watch.add(line)

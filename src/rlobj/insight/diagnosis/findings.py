@@ -64,7 +64,7 @@ class RunDiagnosis:
         findings: in the order of the steps in which they began.
         checked: names of the checks whose metrics the run has.
         unchecked: names of the checks whose metrics the run lacks.
-        notes: settings that were changed, and what could not be read, in words.
+        notes: settings that were changed, and how the run ended, in words.
     """
 
     run: Path

@@ -15,7 +15,7 @@ from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.numbers import Z95
 from rlobj.insight.run_report.runs import Run
 from rlobj.reporting import Figure, Line, Mark, Target, visible
-from rlobj.runs.metrics import MEASURES, is_number
+from rlobj.runs.metrics import MEASURES
 
 _MOST_LINES = 12
 """Curves of a run that a `*` may stand for."""
@@ -118,7 +118,9 @@ def _targets(plot: Plot, run: Run) -> list[Target]:
     return [
         Target(gate["target"], visible(f"target of {name}", 60))
         for name, gate in (controllers.items() if isinstance(controllers, Mapping) else ())
-        if isinstance(gate, Mapping) and gate.get("of") is None and is_number(gate.get("target"))
+        if isinstance(gate, Mapping)
+        and gate.get("of") is None
+        and isinstance(gate.get("target"), int | float)
     ]
 
 

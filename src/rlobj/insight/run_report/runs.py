@@ -16,7 +16,7 @@ from rlobj.objectives.clauses import EFFECTS
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import named_folder
-from rlobj.runs.metrics import read_lines
+from rlobj.runs.metrics import read_metrics
 
 MetricLine = dict[str, Any]
 Lines = Sequence[MetricLine]
@@ -32,7 +32,7 @@ class Run:
         settings: config.resolved.yaml.
         lines: metrics.jsonl in the order of steps, only numbers; None = not finite.
         findings: of the diagnosis.
-        notes: what could not be read, in words.
+        notes: changes of settings, and why there is no diagnosis, in words.
         label: short name, which no other run of the report has.
         rule: the rule that ran; "" if it is unknown.
     """
@@ -125,18 +125,17 @@ def _text(value: Any) -> str:
 
 
 def _read(path: Path) -> Run:
-    notes: list[str] = []
-    settings, lines = read_settings(path), read_lines(path, notes)
+    settings, lines = read_settings(path), read_metrics(path)
     _add_effects(lines)
     run = Run(path, settings, lines)
     if not run.steps:
-        run.notes = (*notes, "no step is finished yet")
+        run.notes = ("no step is finished yet",)
         return run
     try:
-        diagnosis = diagnose_lines(path, lines, notes)
+        diagnosis = diagnose_lines(path, lines)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
-        run.notes = (*notes, f"no diagnosis: {visible(str(error), 300)}")
+        run.notes = (f"no diagnosis: {visible(str(error), 300)}",)
     return run
 
 

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import torch
 
 from rlobj.base.files import remove
-from rlobj.base.paths import step_of
 from rlobj.base.seeds import seed_generators
 from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
@@ -180,8 +179,7 @@ class Trainer:
                 before = state.settings if state else read_settings(self.run.path)
                 changes = recorded(changed(before, settings))
                 now = self._digests(before)
-                then = (state.digests or {REWARD_FILE: state.code}) if state else {}
-                for name, digest in then.items():
+                for name, digest in (state.digests if state else {}).items():
                     if now[name] not in (digest, ""):
                         changes[name] = (digest, now[name])
                 self.run.write_config(self.config)
@@ -430,10 +428,8 @@ class Trainer:
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
                     best = best_checkpoint(self.run.path) if settings.best else None
-                    steps = {line["step"] for line in self.run.lines()}
                     for old in checkpoints(self.run.path)[: -settings.keep]:
-                        # one whose line is damaged or lost may be the best
-                        if old != best and (step_of(old) in steps or not settings.best):
+                        if old != best:
                             remove(old)
         for callback in self.callbacks:
             callback.saved(path)
