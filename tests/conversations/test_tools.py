@@ -310,9 +310,9 @@ class Tools:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (positions, "it takes 'a' by its position only, and arguments of tools have names"),
-        (many, "it takes any number of arguments, *more; name each one"),
-        (any_names, "it takes any number of arguments, **more; name each one"),
+        (positions, "it has /, *args or **kwargs, and its argument 'a' no name"),
+        (many, "and its argument 'more' no name"),
+        (any_names, "and its argument 'more' no name"),
         (yields, "it yields; expected a function that returns"),
         (yields_later, "it yields; expected a function that returns"),
         (no_arguments, "got an unexpected keyword argument 'a'"),

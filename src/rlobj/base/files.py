@@ -13,37 +13,12 @@ from typing import Any, TypeVar
 
 from rlobj.base.errors import DataError, RunError
 
-WHOLE = 1 << 26
-"""The largest file in bytes that is read at once, unless its reader says another number."""
 _Line = TypeVar("_Line")
 
 
 def packaged(package: str, name: str) -> str:
     """The text of a file inside rlobj, such as a style sheet in `assets`."""
     return (files(package) / name).read_text(encoding="utf-8")
-
-
-def a_file(path: Path) -> Path:
-    """The path of a file to read.
-
-    Raises:
-        OSError: there is no file.
-    """
-    if not path.is_file():
-        raise OSError(f"there is no file {path}")
-    return path
-
-
-def read_whole(path: Path, most: int = WHOLE) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        OSError: it cannot be read, or has more bytes than `most`.
-    """
-    with path.open("rb") as file:
-        if len(content := file.read(most + 1)) > most:
-            raise OSError(f"{path} has more than {most:,} bytes")
-    return content
 
 
 def parse_json(text: bytes | str) -> Any:

@@ -55,5 +55,8 @@ def place_at(file: str, line: int) -> str:
 
 def shown(value: Any, write: Callable[[Any], str] = repr) -> str:
     """The first characters of the text of a value."""
-    text = write(value)
+    try:
+        text = write(value)
+    except BaseException:
+        text = f"<unprintable {type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

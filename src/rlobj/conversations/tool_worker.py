@@ -116,16 +116,9 @@ def _check_call(function: Callable[..., Any], parameters: Mapping[str, Any]) -> 
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError("it yields; expected a function that returns")
-    kinds = inspect.Parameter
     for taken in inspect.signature(function).parameters.values():
-        if taken.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
-            stars = "*" if taken.kind is kinds.VAR_POSITIONAL else "**"
-            raise TypeError(f"it takes any number of arguments, {stars}{taken.name}; name each one")
-        if taken.kind is kinds.POSITIONAL_ONLY:
-            raise TypeError(
-                f"it takes {taken.name!r} by its position only, and arguments of tools have names; "
-                "remove the / in its definition"
-            )
+        if taken.kind not in (taken.POSITIONAL_OR_KEYWORD, taken.KEYWORD_ONLY):
+            raise TypeError(f"it has /, *args or **kwargs, and its argument {taken.name!r} no name")
     signature = inspect.signature(function, follow_wrapped=False)  # of a decorator
     every = dict.fromkeys(parameters["properties"])
     signature.bind(**every)

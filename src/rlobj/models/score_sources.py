@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
-from rlobj.base.files import read_whole
 from rlobj.base.paths import located, path_of, step_of
 from rlobj.data import Problem, load_problems
 from rlobj.data.sources import is_here
@@ -98,7 +97,7 @@ def _read_template(name: str, prompt: str) -> str:
     what = f"scores.{name}.prompt is {prompt[:80]!r}, which is no file that can be read"
     expected = ". Expected a file, or a template such as '{{ prompt }} The answer is {{ answer }}.'"
     with reported(ConfigError, what, OSError, ValueError, advice=expected):
-        text = read_whole(path_of(prompt), 1 << 20).decode()
+        text = path_of(prompt).read_text(encoding="utf-8")
     if not is_template(text):
         raise ConfigError(f"scores.{name}.prompt: {prompt} has no {{{{ prompt }}}} in it")
     return text
@@ -106,7 +105,7 @@ def _read_template(name: str, prompt: str) -> str:
 
 def _digest(checkpoint: Path) -> str:
     """The digest of a checkpoint's manifest, which lists the digests of its files."""
-    return hashlib.sha256(read_whole(checkpoint / "manifest.json")).hexdigest()[:16]
+    return hashlib.sha256((checkpoint / "manifest.json").read_bytes()).hexdigest()[:16]
 
 
 def _checkpoint(name: str, score: ScoreConfig) -> Path:

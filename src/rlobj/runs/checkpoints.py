@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ConfigDict, NonNegativeInt
 
 from rlobj.base.errors import Argument, ConfigError, reported, warn_once
-from rlobj.base.files import parse_json, read_whole, remove
+from rlobj.base.files import parse_json, remove
 from rlobj.base.paths import step_of
 from rlobj.base.validation import Model
 from rlobj.runs.layout import how_to_continue
@@ -163,4 +163,4 @@ def read_state(checkpoint: Path) -> State:
     """
     file = checkpoint / "state.json"
     with reported(ConfigError, f"cannot read {file}", OSError, ValueError):
-        return State(**parse_json(read_whole(file)))
+        return State(**parse_json(file.read_bytes()))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError, Message, nearest
-from rlobj.base.files import read_whole
 from rlobj.base.paths import there
 from rlobj.installation import require_format
-from rlobj.runs.layout import CONFIG_FILE, in_another_trainer, is_run
+from rlobj.runs.layout import CONFIG_FILE, is_run
 from rlobj.runs.sessions import FORMAT, read_sessions
 from rlobj.settings.presets import read_yaml
 from rlobj.settings.run_config import RunConfig, given_settings, settings_of
@@ -44,15 +42,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         newest = f". Runs in it: {', '.join(below)}" if below else inside
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{newest}")
     _refuse_other_formats(path)
-    settings = read_yaml(path / CONFIG_FILE)
-    if in_another_trainer(path):
-        return settings
-    if lacking := _lacking(path, settings):
-        raise ConfigError(
-            f"{path / CONFIG_FILE} is damaged: it lacks {', '.join(lacking)}. Restore it from a "
-            "copy. The settings are also in state.json of a checkpoint, as JSON"
-        )
-    return settings
+    return read_yaml(path / CONFIG_FILE)
 
 
 def _refuse_other_formats(path: Path) -> None:
@@ -61,19 +51,6 @@ def _refuse_other_formats(path: Path) -> None:
         weights = Argument("model", "checkpoints/step-N/model")
         instead = Message("start a new run from its weights: ", weights)
         require_format(path, start, FORMAT, start.get("versions"), instead)
-
-
-def _lacking(path: Path, settings: Mapping[str, Any]) -> list[str]:
-    """The sections and settings that every run has, and that are not there."""
-    whole = read_whole(path / CONFIG_FILE).endswith(b"\n")
-    lacking = [] if whole else ["the end of its last line"]
-    for section, expected in settings_of(RunConfig()).items():
-        written = settings.get(section)
-        if written is None and section not in ("preset", "origin"):
-            lacking.append(section)
-        elif isinstance(written, Mapping) and section != "rewards":
-            lacking += [f"{section}.{key}" for key in expected if key not in written]
-    return lacking
 
 
 def dump_config(config: RunConfig, *, only_given: bool = False) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rlobj.base.errors import Argument, ConfigError, DataError, Message, RunError, reported
-from rlobj.base.files import append_whole, json_lines, parse_json, read_whole, write_whole
+from rlobj.base.files import append_whole, json_lines, parse_json, write_whole
 from rlobj.base.folders import lock_folder, refuse_links
 from rlobj.base.paths import there
 from rlobj.conversations.grading import described, turn_of
@@ -140,7 +140,7 @@ class Samples:
         if self.path is None or not there(file := self.path / SETTINGS_FILE):
             return self._settings
         with reported(DataError, f"{file} cannot be read", OSError, ValueError):
-            settings = parse_json(read_whole(file))
+            settings = parse_json(file.read_bytes())
         if "benchmarks" in settings:
             last = ({}, *settings.get("sessions", ()))[-1]
             again = Message("evaluate again with ", Argument("out", "DIR"))

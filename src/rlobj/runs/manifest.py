@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.files import parse_json, read_whole
+from rlobj.base.files import parse_json
 
 _NAME = "manifest.json"
 _BLOCK = 1 << 24  # bytes read at a time
@@ -41,7 +41,7 @@ def damage(checkpoint: Path, within: str = "") -> str | None:
         within: only files in this folder of it.
     """
     try:
-        listed = parse_json(read_whole(checkpoint / _NAME))
+        listed = parse_json((checkpoint / _NAME).read_bytes())
         for name, (size, crc) in listed.items():
             file = checkpoint / name
             if not name.startswith(within):

@@ -12,7 +12,7 @@ import pyarrow
 
 from rlobj.base.arrow import DAMAGED, read_parquet, read_schema
 from rlobj.base.errors import ConfigError, Message, Setting, nearest, reported
-from rlobj.base.files import a_file, parse_json
+from rlobj.base.files import parse_json
 from rlobj.base.paths import step_of, there
 from rlobj.runs.columns import COLUMNS, SCHEMA, SCHEMA_VERSION, VERSION_KEY
 from rlobj.runs.layout import is_run, table_files
@@ -185,7 +185,7 @@ def _checked_schema(file: Path) -> Any:
     """The schema of a file that is neither damaged nor of another version."""
     what = f"{file} is not a whole Parquet file"
     with reported(ConfigError, what, *DAMAGED, advice=_AGAIN):
-        schema = read_schema(a_file(file))
+        schema = read_schema(file)
     version = (schema.metadata or {}).get(VERSION_KEY.encode(), b"").decode(errors="replace")
     if not version:
         raise ConfigError(f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}")

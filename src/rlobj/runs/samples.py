@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow
 
 from rlobj.base.arrow import read_parquet, read_schema, write_parquet
-from rlobj.base.files import a_file
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
 from rlobj.runs.layout import sample_table
@@ -86,6 +85,6 @@ def read_samples(file: Path, columns: Sequence[str] | None = None, where: Any = 
     Raises:
         OSError, pyarrow.ArrowException: it is not there, or damaged.
     """
-    names = read_schema(a_file(file)).names
+    names = read_schema(file).names
     columns = [name for name in columns or names if name in names or name not in OPTIONAL]
     return read_parquet(file, columns=columns, filters=where)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
-from rlobj.base.files import json_lines, parse_json, read_whole
+from rlobj.base.files import json_lines, parse_json
 from rlobj.runs.layout import SESSIONS_FILE, STOP_FILE
 
 REWARD_FILE, OBJECTIVE_FILE = "the file of a reward", "the file of an objective"
@@ -22,7 +22,7 @@ def read_stop(path: Path) -> tuple[int, str, str] | None:
     if not file.exists():
         return None
     with reported(ConfigError, f"cannot read {file}", OSError, ValueError):
-        stop = parse_json(read_whole(file))
+        stop = parse_json(file.read_bytes())
     return stop["step"], stop["finding"] or "", stop["message"]
 
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.files import read_whole
 from rlobj.base.paths import path_of, there
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         bases=bases,
         config=config,
         path=path,
-        text=read_whole(path).decode(),
+        text=path.read_text(encoding="utf-8"),
     )
 
 
@@ -199,10 +198,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the file cannot be read, with its line.
     """
-    from rlobj.base.yaml import MOST_TEXT, load_yaml
+    from rlobj.base.yaml import load_yaml
 
     with reported(ConfigError, f"cannot read {path}", OSError, UnicodeDecodeError):
-        text = read_whole(path, 4 * MOST_TEXT).decode()
+        text = path.read_text(encoding="utf-8")
     with reported(ConfigError, f"{path} is not valid YAML", ValueError):
         content = load_yaml(text)
     content = {} if content is None else content

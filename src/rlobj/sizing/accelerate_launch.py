@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, Setting, reported
-from rlobj.base.files import parse_json, read_whole
+from rlobj.base.files import parse_json
 from rlobj.settings.layers import flattened
 
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
@@ -108,6 +108,6 @@ def _deepspeed_file(name: str) -> dict[str, Any]:
     """The settings of DeepSpeed's file by dotted name."""
     what = f"accelerate launch names the DeepSpeed file {name}, which cannot be read"
     with reported(ConfigError, what, OSError, ValueError, advice=". Expected a JSON file"):
-        if not isinstance(settings := parse_json(read_whole(Path(name))), dict):
+        if not isinstance(settings := parse_json(Path(name).read_bytes()), dict):
             raise ValueError(f"it holds a {type(settings).__name__}, and not settings by name")
     return flattened(settings)

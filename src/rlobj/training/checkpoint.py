@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import RunError, reported
-from rlobj.base.files import parse_json, read_whole, remove, settle
+from rlobj.base.files import parse_json, remove, settle
 from rlobj.base.paths import step_name
 from rlobj.models.adapters import adapter_weights, without_adapters
 from rlobj.models.policy import Policy
@@ -218,7 +218,7 @@ def restore_random(checkpoint: Path, rank: int) -> None:
     if not file.is_file():
         return
     try:
-        state = parse_json(read_whole(file))
+        state = parse_json(file.read_bytes())
         version, numbers, gauss = state["python"]
         current, *cuda = (torch.tensor(words, dtype=torch.uint8) for words in state["torch"])
         random.setstate((version, tuple(numbers), gauss))

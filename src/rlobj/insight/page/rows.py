@@ -18,7 +18,6 @@ import pyarrow
 
 from rlobj.base.arrow import pc, read_parquet
 from rlobj.base.errors import BatchError, ConfigError, counted
-from rlobj.base.files import a_file
 from rlobj.base.paths import step_of
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, columns_of, matching, undecided
 from rlobj.insight.numbers import listed
@@ -142,7 +141,7 @@ def _table_sizes(run: Path) -> list[tuple[int, int]]:
         count = 0
         damaged = (pyarrow.ArrowException, OSError, KeyError)  # `read_tables` says what is wrong
         with contextlib.suppress(*damaged):
-            tokens = read_parquet(a_file(path), columns=["tokens"])["tokens"]
+            tokens = read_parquet(path, columns=["tokens"])["tokens"]
             count = pc.sum(pc.list_value_length(tokens)).as_py() or 0
         sizes[step_of(path)] = sizes.get(step_of(path), 0) + count
     return sorted(sizes.items(), reverse=True)
