@@ -310,9 +310,9 @@ class Tools:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (positions, "it has /, *args or **kwargs, and its argument 'a' no name"),
-        (many, "and its argument 'more' no name"),
-        (any_names, "and its argument 'more' no name"),
+        (positions, "its argument 'a' cannot be given by name; leave out /, * and **"),
+        (many, "its argument 'more' cannot be given by name"),
+        (any_names, "its argument 'more' cannot be given by name"),
         (yields, "it yields; expected a function that returns"),
         (yields_later, "it yields; expected a function that returns"),
         (no_arguments, "got an unexpected keyword argument 'a'"),
@@ -347,7 +347,9 @@ def test_methods_and_arguments_by_keyword_are_tools():
 def test_a_tool_in_a_file_that_cannot_be_called_by_names_is_refused():
     with (
         ToolPool(settings(f"{FILE}:by_position")) as pool,
-        pytest.raises(ConfigError, match="tool 'by_position' has no schema: it takes 'a' by its"),
+        pytest.raises(
+            ConfigError, match="tool 'by_position' has no schema: its argument 'a' cannot"
+        ),
     ):
         pool.schemas()
 

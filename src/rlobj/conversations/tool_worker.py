@@ -118,7 +118,9 @@ def _check_call(function: Callable[..., Any], parameters: Mapping[str, Any]) -> 
         raise TypeError("it yields; expected a function that returns")
     for taken in inspect.signature(function).parameters.values():
         if taken.kind not in (taken.POSITIONAL_OR_KEYWORD, taken.KEYWORD_ONLY):
-            raise TypeError(f"it has /, *args or **kwargs, and its argument {taken.name!r} no name")
+            raise TypeError(
+                f"its argument {taken.name!r} cannot be given by name; leave out /, * and **"
+            )
     signature = inspect.signature(function, follow_wrapped=False)  # of a decorator
     every = dict.fromkeys(parameters["properties"])
     signature.bind(**every)
