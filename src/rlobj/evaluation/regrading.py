@@ -69,7 +69,7 @@ def regrade(
             require_trust(path, {"rewards": rewards[name].model_dump(mode="json")}, named)
     assert samples.path is not None
     target = Samples(_new_folder(samples.path, rewards.values()) if out is None else out)
-    target.require_new()
+    target.require_free(new=True)
     with followed(callback, progress, "grading ") as callback:
         for name, changed in rewards.items():
             grader = changed.seen_from(Path.cwd())
@@ -80,7 +80,7 @@ def regrade(
         }
         sessions = [*settings.get("sessions", []), {**session("regraded"), "from": str(path)}]
         with target.locked():
-            target.require_new()
+            target.require_free(new=True)
             target.write_problems(problems)
             target.add(samples.responses)
             target.grade(again.grades)

@@ -102,31 +102,23 @@ class Samples:
             refuse_links(self.path)
         return lock_folder(self.path, "evaluating into")
 
-    def require_free(self) -> None:
+    def require_free(self, *, new: bool = False) -> None:
         """Refuse a folder that holds something else, such as a model, a run or a file to grade.
 
+        Args:
+            new: refuse one that holds an evaluation, too.
+
         Raises:
-            ConfigError: the folder has files and no evaluation.
+            ConfigError: the folder has such files.
         """
         path = self.path
-        if path is None or not path.is_dir() or there(path / SETTINGS_FILE):
+        if path is None or not path.is_dir():
             return
-        if any(entry.name != ".lock" for entry in path.iterdir()):
-            raise ConfigError(
-                f"{path} has files, but is not an evaluation. Choose another folder with ",
-                Argument("out", "DIR"),
-            )
-
-    def require_new(self) -> None:
-        """Refuse a folder that has any files.
-
-        Raises:
-            ConfigError: it has.
-        """
-        self.require_free()
-        if self.path is not None and there(self.path / SETTINGS_FILE):
-            choose = "Choose another folder with ", Argument("out", "DIR")
-            raise ConfigError(f"{self.path} has an evaluation already. ", *choose)
+        stored = (path / SETTINGS_FILE).exists()
+        if any(entry.name != ".lock" for entry in path.iterdir()) and (new or not stored):
+            what = "has an evaluation already" if stored else "has files, but is not an evaluation"
+            out = Argument("out", "DIR")
+            raise ConfigError(f"{path} {what}. Choose another folder with ", out)
 
     # Settings and problems.
 

@@ -49,9 +49,7 @@ def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
     return next(measured, ACCURACY)
 
 
-def read_metrics(
-    run: Path, progress: Progress = lambda done, total: None
-) -> list[dict[str, float | None]]:
+def read_metrics(run: Path, progress: Progress = lambda done, total: None) -> list[dict[str, Any]]:
     """The numbers in the lines of a run's metrics.jsonl; none without such a file.
 
     A line that a kill cut off at the end is left out, and None = not finite.
