@@ -40,7 +40,7 @@ LONGEST = (
     *("test_verifier_suite.py", "test_trl_inputs.py", "test_memory.py", "test_reasoning_gym.py"),
     *("test_trl_record.py", "test_default_task.py", "test_server_training.py"),
     *("test_parallel.py", "test_math_verify.py", "test_tools.py", "test_named_functions.py"),
-    *("test_trl_state.py", "test_invariance.py", "test_trl_options.py", "test_hostile.py"),
+    *("test_trl_state.py", "test_invariance.py", "test_trl_options.py"),
     *("test_measurements.py", "test_eval_program.py", "test_surviving_samplers.py"),
     *("test_docs.py", "test_floors.py", "test_recorder.py", "test_score_models.py"),
     *("test_packaging.py", "test_trl_versions.py", "test_trl_windows.py"),

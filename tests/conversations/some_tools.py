@@ -1,9 +1,7 @@
 """Tools that fail in all ways; the tests name them by this file."""
 
 import asyncio
-import os
 import random
-import re
 import sys
 import time
 
@@ -41,20 +39,8 @@ def fail_sleep():
     time.sleep(100)
 
 
-def fail_pattern():
-    re.match("(a+)+$", "a" * 60 + "b")
-
-
-def fail_exit():
-    os._exit(3)
-
-
 def fail_sys_exit():
     sys.exit(3)
-
-
-def fail_memory():
-    return "x" * (8 << 30)
 
 
 def fail_long():

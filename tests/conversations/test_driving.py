@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import logging
 import random
-import time
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,6 +16,7 @@ from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import EnvironmentSettings, Turn
+from rlobj.conversations.grading import sums
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
@@ -191,9 +191,21 @@ class FailsLater(Fails):
 
 
 class Hangs(Echo):
-    def step(self, messages: Any) -> Turn:
-        time.sleep(60)
+    async def step(self, messages: Any) -> Turn:
+        await asyncio.sleep(60)
         return Turn()
+
+
+class Limited(Echo):
+    """Fails at the limit of turns."""
+
+    error: BaseException
+
+    def step(self, messages: Any) -> Turn:
+        return Turn("7;")
+
+    def reward_at_limit(self) -> float:
+        raise self.error
 
 
 @pytest.mark.parametrize(
@@ -205,6 +217,7 @@ class Hangs(Echo):
         (FailsLater, KeyboardInterrupt(), "error"),
         (FailsLater, asyncio.CancelledError(), "error"),
         (Hangs, None, "timeout"),
+        (Limited, KeyError("x"), "error"),
     ],
 )
 def test_an_environment_that_fails_ends_its_conversation_and_not_the_run(
@@ -213,10 +226,34 @@ def test_an_environment_that_fails_ends_its_conversation_and_not_the_run(
     monkeypatch.setattr(environment, "error", raised, raising=False)
     with caplog.at_level(logging.WARNING):
         deadline = 0.3 if environment is Hangs else 300
-        samples = hold(model, environment, deadline=deadline, max_failures=1000)
+        samples = hold(model, environment, deadline=deadline, max_failures=1000, max_turns=2)
     assert ends(samples) <= {"broken", "tokens"}
-    assert {use.error for s in samples for use in s.turns[-1].uses} == {error}
+    broken = [sample for sample in samples if sample.turns[-1].end == "broken"]
+    assert {use.error for sample in broken for use in sample.turns[-1].uses} == {error}
+    counts = sums(broken)  # what broke is no call of a tool
+    assert (counts["calls"], counts["at_broken"]) == (0, len(broken))
     assert caplog.text.count(environment.__name__) == 1
+
+
+def test_too_many_failures_stop_the_run(model, monkeypatch):
+    monkeypatch.setattr(Fails, "error", ValueError("no"), raising=False)
+    message = r"Fails\.step failed: ValueError: no\n  at .*driving.py, line \d+: raise self.*\n"
+    message += r"11 of the last \d+ calls failed; environment.max_failures is 10\."
+    with pytest.raises(RunError, match=message):
+        hold(model, Fails)
+
+
+def test_a_long_observation_is_cut_as_that_of_a_tool(model, caplog):
+    class Floods(Echo):
+        def step(self, messages: Any) -> Turn:
+            return Turn("1" * 2_000_000 + "2" * 2_000_000)
+
+    with caplog.at_level(logging.WARNING):
+        samples = hold(model, Floods, context=100, max_output=20)
+    heard = [turn.observation for s in samples for turn in s.turns if turn.observation]
+    assert set(heard) <= {"1111111111\n[3,999,980 characters were left out]\n2222222222"}
+    text = "Floods.step returned 4,000,000 characters, and environment.max_output is 20"
+    assert caplog.text.count(text) == 1
 
 
 class Odd(Echo):
@@ -231,6 +268,8 @@ class Odd(Echo):
     [
         (None, r"Odd\.step returned None; expected Turn"),
         (Turn(reward="1"), "the reward '1'; expected a finite number"),
+        (Turn(reward=float("nan")), "the reward nan; expected a finite number"),
+        (Turn(reward=10**400), "the reward 1000.*; expected a finite number"),
         (Turn(correct=1), "correct=1; expected True, False or None"),
         (Turn(done="yes"), "done='yes'"),
         (Turn(observation=[{"role": "user"}]), "expected a text, or a list of messages"),

@@ -2,18 +2,16 @@
 
     turn of the policy  ->  step of the environment  ->  tokens that follow  ->  next turn
 
-Conversations run on an event loop in a thread of its own, which calls the user's code through
-`deadlines`. The sampler takes the next turn of a conversation when it is known, so that a slow tool
-holds up its own conversation only.
+Conversations run on an event loop in a thread of its own. The user's plain methods are called in
+further threads, and his `async` ones run on the loop. The sampler takes the next turn of a
+conversation when it is known, so that a slow tool holds up its own conversation only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import logging
-import math
 import threading
 from array import array
 from collections import deque
@@ -24,9 +22,9 @@ from typing import Any
 
 from rlobj.base.errors import RunError, counted
 from rlobj.conversations.calls import CallReader
-from rlobj.conversations.deadlines import Failed, called, release, standstill_shown
 from rlobj.conversations.environment import (
     LIMITS,
+    Adapter,
     Environment,
     Message,
     NoRoom,
@@ -34,12 +32,12 @@ from rlobj.conversations.environment import (
     checked_messages,
     checked_reward,
     checked_turn,
-    is_adapter,
     limited_messages,
     size_of,
 )
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
+from rlobj.conversations.user_code import Failed, called
 from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings, derive_seed
 from rlobj.samplers.response import ToolUse, TurnRecord
@@ -130,16 +128,13 @@ class Conversations:
         self._context = min(limits, default=None)
         self._limited = context is not None and context == self._context
         self._loop = asyncio.new_event_loop()
-        self._ended = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._failed: deque[bool] = deque(maxlen=RECENT)
         self._warned: set[str] = set()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        while not self._ended:
-            with contextlib.suppress(BaseException):  # of what is told that a group is done
-                self._loop.run_forever()
+        self._loop.run_forever()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         """The event loop, in its thread."""
@@ -149,10 +144,9 @@ class Conversations:
 
     def close(self) -> None:
         """End the event loop."""
-        self._ended = True
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_CLOSE_SECONDS)  # it runs none of the user's code
+            self._thread.join(_CLOSE_SECONDS)  # an environment may block it
         if not self._thread.is_alive():
             self._loop.close()
 
@@ -204,8 +198,7 @@ class Conversations:
         work = asyncio.run_coroutine_threadsafe(all_of_them(), self._loop)
         work.add_done_callback(lambda _: feed.close())
         try:
-            with standstill_shown(self.settings.deadline):
-                self._sampler.stream(feed, settings, self._arrived)
+            self._sampler.stream(feed, settings, self._arrived)
         finally:
             work.cancel()
         try:
@@ -230,8 +223,6 @@ class Conversations:
             turn = await self._answered(environment, spoken, sample, left, seed)
             spoken.add(turn, sample)
         call.feed.leave()
-        owned, environment = [environment], None
-        release(owned)
         return spoken
 
     async def _made(self, problem: Problem) -> Any:
@@ -240,11 +231,11 @@ class Conversations:
         Raises:
             RunError: it cannot be made.
         """
+        name, on = "the environment cannot be made: it", f" on problem {problem.id!r}"
         try:
-            return await called(self._opened, self.settings.deadline)
+            return await called(self._opened, name, self.settings.deadline, on)
         except Failed as failed:
-            on = f" on problem {problem.id!r}"
-            raise RunError(failed.described("the environment cannot be made: it", on)) from failed
+            raise RunError(str(failed)) from failed
 
     async def _begun(self, environment: Environment, problem: Problem) -> _Spoken:
         """A new conversation.
@@ -316,19 +307,15 @@ class Conversations:
         Raises:
             RunError: it failed, or returned something else.
         """
-
-        def read(said: Any) -> list[Message] | None:
-            name = _name(environment)
-            said = None if said is None else checked_messages(said, f"{name}.reset returned")
-            if said == []:
-                raise RunError(f"{name}.reset returned no message; expected None, or some messages")
-            return said
-
+        name, on = f"{_name(environment)}.reset", f" on problem {problem.id!r}"
         try:
-            return await self._called(environment, partial(_reset, environment, problem), read)
+            said = await self._called(environment, partial(environment.reset, problem), name, on)
         except Failed as failed:
-            on = f" on problem {problem.id!r}"
-            raise RunError(failed.described(f"{_name(environment)}.reset", on)) from failed
+            raise RunError(str(failed)) from failed
+        said = None if said is None else checked_messages(said, f"{name} returned")
+        if said == []:
+            raise RunError(f"{name} returned no message; expected None, or some messages")
+        return said
 
     async def _drawn(
         self, call: _Call, spoken: _Spoken, place: _Place
@@ -371,29 +358,30 @@ class Conversations:
             turn = replace(turn, end="tokens")
         else:
             messages = copy.deepcopy(spoken.messages)
-            step = partial(_step, environment, messages, seed)
-            read = partial(checked_turn, name=f"{name}.step")
-            answer = await self._call_user(environment, "step", step, read)
+            if hasattr(environment, "conversation_seed"):
+                environment.conversation_seed = seed
+            step = partial(environment.step, messages)
+            answer = await self._call_user(environment, "step", step)
             if isinstance(answer, Failed):
                 return replace(turn, uses=(ToolUse("step", answer.why),), end="broken")
+            answer = checked_turn(answer, f"{name}.step")
             answer = answer if answer.done else self._short(environment, answer)
             turn = self._heard(spoken, turn, answer, sample, left)
-        if turn.end in LIMITS:
-            read = partial(checked_reward, name=f"{name}.reward_at_limit")
-            rest = partial(_reward_at_limit, environment)
-            more = await self._call_user(environment, "reward_at_limit", rest, read)
+        rest = getattr(environment, "reward_at_limit", None)
+        if turn.end in LIMITS and rest is not None:
+            more = await self._call_user(environment, "reward_at_limit", rest)
             if isinstance(more, Failed):
                 uses = (*turn.uses, ToolUse("reward_at_limit", more.why))
                 return replace(turn, uses=uses, end="broken")
+            more = checked_reward(more, f"{name}.reward_at_limit")
             turn = replace(turn, reward=turn.reward + more)
-        _check_sum([*spoken.turns, turn], name)
         return turn
 
     def _short(self, environment: Environment, answer: Turn) -> Turn:
         """The answer with at most `max_output` characters; those of tools are cut one by one."""
         heard: list[Any] = [*answer.observation]
         most = self.settings.max_output
-        if is_adapter(environment) or (size := size_of(heard)) <= most:
+        if isinstance(environment, Adapter) or (size := size_of(heard)) <= most:
             return answer
         name = f"{_name(environment)}.step"
         self._warn(
@@ -433,41 +421,36 @@ class Conversations:
         return replace(turn, observed=observed, observation=observation)
 
     async def _call_user(
-        self,
-        environment: Environment,
-        method: str,
-        function: Callable[[], Any],
-        read: Callable[[Any], Any],
+        self, environment: Environment, method: str, function: Callable[[], Any]
     ) -> Any:
         """What a method of an environment returns, or how it failed.
 
         Raises:
-            RunError: it returned something else, or too many calls have failed.
+            RunError: too many calls have failed.
         """
         name, allowed = f"{_name(environment)}.{method}", self.settings.max_failures
         try:
-            answer = await self._called(environment, function, read)
+            answer = await self._called(environment, function, name)
         except Failed as failed:
-            self._failed.append(failed.counts)
-            name = f"{_name(environment)}.{failed.method or method}"
-            message, number = failed.described(name), sum(self._failed)
+            self._failed.append(True)
+            message, number = str(failed), sum(self._failed)
             if number > allowed:
                 seen = f"{number} of the last {counted(len(self._failed), 'call')} failed; "
                 raise RunError(
                     f"{message}\n{seen * (number > 1)}environment.max_failures is {allowed}."
                 ) from failed
-            self._warn(message, f"{message}\nThe conversation ends, undecided")
+            self._warn(name, f"{message}\nThe conversation ends, undecided")
             return failed
         self._failed.append(False)
         return answer
 
     async def _called(
-        self, environment: Environment, function: Callable[[], Any], read: Callable[[Any], Any]
+        self, environment: Environment, function: Callable[[], Any], name: str, on: str = ""
     ) -> Any:
-        """What a method of an environment returns, as `read` reads it."""
-        if is_adapter(environment):  # each call of the user's has a deadline
-            return read(await function())
-        return await called(function, self.settings.deadline, read)
+        """What a method of an environment returns."""
+        if isinstance(environment, Adapter):  # each call of the user's in it is one of `called`
+            return await function()
+        return await called(function, name, self.settings.deadline, on)
 
     def _warn(self, key: str, text: str) -> None:
         if key not in self._warned:
@@ -475,38 +458,8 @@ class Conversations:
             logger.warning("%s. This is not shown again.", text)
 
 
-def _reset(environment: Any, problem: Problem) -> Any:
-    return environment.reset(problem)
-
-
-def _step(environment: Any, messages: list[Message], seed: int) -> Any:
-    if hasattr(environment, "conversation_seed"):
-        environment.conversation_seed = seed
-    return environment.step(messages)
-
-
-def _reward_at_limit(environment: Any) -> Any:
-    """The rest of the reward; 0 if the environment does not say."""
-    more = getattr(environment, "reward_at_limit", None)
-    return more() if callable(more) else 0.0
-
-
-def _check_sum(turns: Sequence[TurnRecord], name: str) -> None:
-    """Check that the rewards of turns have a finite sum.
-
-    Raises:
-        RunError: they have not.
-    """
-    total = sum(turn.reward for turn in turns)
-    if not math.isfinite(total):
-        raise RunError(
-            f"the rewards of {name} for {counted(len(turns), 'turn')} of a conversation add up to "
-            f"{total}; expected finite numbers with a finite sum"
-        )
-
-
 def _name(environment: Any) -> str:
-    made = environment.made if is_adapter(environment) else environment
+    made = environment.made if isinstance(environment, Adapter) else environment
     return type(made).__name__  # of the user's own object
 
 

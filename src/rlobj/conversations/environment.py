@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Awaitable, Mapping, Sequence
@@ -15,9 +14,6 @@ from rlobj.samplers.response import ToolUse
 
 Message = dict[str, Any]
 """A message as chat templates read it: `role`, `content`, and perhaps `tool_calls` or `name`."""
-
-_BESIDE = 1 << 16
-"""Characters of the messages that a method returns, as JSON without their contents."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,10 @@ LIMITS = ("turns", "tokens", "errors")
 class Environment(Protocol):
     """One conversation's other side; there is one object per conversation.
 
-    Methods are plain or `async`. A call that has not returned at its deadline has failed, whatever
-    it does later. If an object has the attribute `conversation_seed`, it is set before each step. A
-    method `reward_at_limit() -> float` returns the rest of the reward of a conversation that
-    reached a limit.
+    Methods are plain or `async`. Plain ones are called in threads; `async` ones have a deadline. If
+    an object has the attribute `conversation_seed`, it is set before each step. A method
+    `reward_at_limit() -> float` returns the rest of the reward of a conversation that reached a
+    limit.
     """
 
     def reset(self, problem: Any) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
@@ -88,7 +84,7 @@ class NoRoom(ConfigError):
 class Adapter:
     """An environment of rlobj's own, which calls an object or tools of the user's.
 
-    Its methods are `async`; each call of the user's code in them has a deadline.
+    Its methods are `async`; each call of the user's code in them is one of `user_code.called`.
 
     Attributes:
         made: the user's object.
@@ -102,11 +98,6 @@ class Adapter:
     async def reward_at_limit(self) -> float:
         """The rest of the reward of a conversation that reached a limit: nothing."""
         return 0.0
-
-
-def is_adapter(environment: Any) -> bool:
-    """Whether it is rlobj's own; `isinstance` would ask an object of the user's for its class."""
-    return issubclass(type(environment), Adapter)
 
 
 def checked_turn(turn: Any, name: str) -> Turn:
@@ -123,22 +114,17 @@ def checked_turn(turn: Any, name: str) -> Turn:
         raise RunError(f"{name} returned correct={shown(right)}; expected True, False or None")
     if not _is_bool(done):
         raise RunError(f"{name} returned done={shown(done)}; expected True or False")
-    calls: Any = turn.uses
-    uses = tuple(map(_checked_use, calls)) if isinstance(calls, list | tuple) else (None,)
-    if None in uses:
-        raise RunError(
-            f"{name} returned uses={shown(calls)}; expected a tuple of ToolUse(name, error, "
-            "seconds), which are two texts and a number"
-        )
-    if len(uses) > _MOST_USES:
-        raise RunError(f"{name} returned {len(uses):,} uses; expected at most {_MOST_USES:,}")
+    uses: Any = turn.uses
+    if not isinstance(uses, list | tuple) or not all(isinstance(use, ToolUse) for use in uses):
+        expected = "expected a tuple of ToolUse(name, error, seconds)"
+        raise RunError(f"{name} returned uses={shown(uses)}; {expected}")
     heard: Any = turn.observation
     if not isinstance(heard, str):
         heard = checked_messages(heard, f"{name} returned the observation", "a text, or ")
     elif heard:
-        heard = [{"role": "user", "content": str.__str__(heard)}]
+        heard = [{"role": "user", "content": heard}]
     right = None if right is None else bool(right)
-    return Turn(heard or [], reward, bool(done), right, tuple(filter(None, uses)))
+    return Turn(heard or [], reward, bool(done), right, tuple(uses))
 
 
 def checked_reward(reward: Any, name: str) -> float:
@@ -155,20 +141,6 @@ def checked_reward(reward: Any, name: str) -> float:
     raise RunError(f"{name} returned the reward {shown(reward)}; expected a finite number")
 
 
-_LONGEST_NAME, _LONGEST_ERROR, _MOST_USES = 200, 1000, 10_000
-"""Characters of a call's name and error that the record keeps, and calls of one turn."""
-
-
-def _checked_use(use: Any) -> ToolUse | None:
-    """The call of a tool, as plain data; None if it is none."""
-    if isinstance(use, ToolUse) and isinstance(use.name, str) and isinstance(use.error, str):
-        with contextlib.suppress(TypeError, ValueError, ArithmeticError):
-            if math.isfinite(seconds := float(use.seconds)):
-                name, error = str.__str__(use.name), str.__str__(use.error)
-                return ToolUse(name[:_LONGEST_NAME], error[:_LONGEST_ERROR], seconds)
-    return None
-
-
 def checked_messages(value: Any, what: str, other: str = "None, or ") -> list[Message]:
     """Messages, each with a role and a content that is text, as plain data.
 
@@ -177,7 +149,6 @@ def checked_messages(value: Any, what: str, other: str = "None, or ") -> list[Me
     """
     whole = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     messages: list[Message] = []
-    room = _BESIDE
     for message in value if whole else [value]:
         fields = dict(message) if whole and isinstance(message, Mapping) else {}
         named = isinstance(fields.get("content"), str) and isinstance(fields.get("role"), str)
@@ -186,12 +157,6 @@ def checked_messages(value: Any, what: str, other: str = "None, or ") -> list[Me
             raise RunError(
                 f"{what} {shown(message)}; expected {other}a list of messages of plain data, such "
                 'as {"role": "user", "content": "..."}'
-            )
-        room -= len(json.dumps({**plain, "content": ""}))
-        if room < 0:
-            raise RunError(
-                f"{what} more than {_BESIDE:,} characters beside the contents of the messages; "
-                "expected fewer or smaller messages"
             )
         messages.append(plain)
     return messages

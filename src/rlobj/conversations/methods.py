@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.showing import shown
+from rlobj.base.showing import place_of_error, shown
 from rlobj.conversations.box import ToolError
-from rlobj.conversations.deadlines import Failed, called, called_now
 from rlobj.conversations.environment import Adapter, Environment, Message, Turn, checked_reward
 from rlobj.conversations.pool import ToolPool, ToolResult
 from rlobj.conversations.settings import EnvironmentSettings
+from rlobj.conversations.user_code import called
 from rlobj.data import Problem
 from rlobj.samplers.response import ToolUse
-
-START_SECONDS = 120.0
-"""Limit on the first making of an environment, which may load what all of them share."""
 
 
 class ToolEnvironment(Adapter):
@@ -97,20 +94,19 @@ class MethodEnvironment(ToolEnvironment):
         tools = [name for name in public if name not in ("reset", "get_reward")]
         functions = [_as_in_trl(getattr(made, name)) for name in tools]
         super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions), made)
-        self._text, self._deadline = text, settings.deadline
+        self._text, self._deadline, self._name = text, settings.deadline, type(made).__name__
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Reset the object with the columns of the problem."""
         text = self._text(problem)
         prompt = [{"role": "user", "content": text}]
         columns = {**problem.extra, "prompt": prompt, "answer": problem.answer}
-
-        def read(said: Any) -> list[Message] | None:
-            if said is not None and not isinstance(said, str):
-                raise RunError(f"reset returned {shown(said)}; expected None or a text")
-            return None if said is None else [{"role": "user", "content": f"{text}{said}"}]
-
-        return await called(lambda: self.made.reset(**columns), self._deadline, read)
+        work = functools.partial(self.made.reset, **columns)
+        on = f" on problem {problem.id!r}"
+        said = await called(work, f"{self._name}.reset", self._deadline, on)
+        if said is not None and not isinstance(said, str):
+            raise RunError(f"reset returned {shown(said)}; expected None or a text")
+        return None if said is None else [{"role": "user", "content": f"{text}{said}"}]
 
     async def step(self, messages: Sequence[Message]) -> Turn:
         """Call the methods that the last turn asks for; without calls, ask for the reward."""
@@ -121,17 +117,8 @@ class MethodEnvironment(ToolEnvironment):
 
     async def reward_at_limit(self) -> float:
         """What `get_reward` returns; 0 if there is none."""
-
-        def ask() -> Any:
-            reward = getattr(self.made, "get_reward", None)
-            return 0.0 if reward is None else reward()
-
-        read = functools.partial(checked_reward, name=f"{type(self.made).__name__}.get_reward")
-        try:
-            return await called(ask, self._deadline, read)
-        except Failed as failed:
-            failed.method = "get_reward"
-            raise
+        ask, name = getattr(self.made, "get_reward", None), f"{self._name}.get_reward"
+        return 0.0 if ask is None else checked_reward(await called(ask, name, self._deadline), name)
 
 
 @dataclass(frozen=True)
@@ -174,25 +161,24 @@ def factory_of(
     def made() -> Environment:
         return MethodEnvironment(given(), settings, text)
 
-    def schemas(first: Any) -> Sequence[dict[str, Any]]:
-        for name in () if trl else ("reset", "step"):
-            if not callable(getattr(first, name, None)):
-                raise ConfigError(
-                    f"the environment {type(first).__name__} has no method {name}. Expected "
-                    "reset(problem) and step(messages). For an object of TRL's "
-                    "environment_factory, pass rlobj.from_trl(factory)"
-                )
-        pool = getattr(first, "pool", None) if isinstance(first, ToolEnvironment) else None
-        return () if pool is None else pool.schemas()
-
     factory = made if trl else given
     try:
-        return factory, called_now(factory, START_SECONDS, schemas)
-    except Failed as failed:
-        why = failed.text or f"it takes more than {START_SECONDS:g} seconds"
+        first: Any = factory()
+    except ConfigError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
         raise ConfigError(
             f"the environment {shown(given)} cannot be made without arguments: {why}"
-        ) from failed
+        ) from error
+    for name in () if trl else ("reset", "step"):
+        if not callable(getattr(first, name, None)):
+            raise ConfigError(
+                f"the environment {type(first).__name__} has no method {name}. Expected "
+                "reset(problem) and step(messages). For an object of TRL's "
+                "environment_factory, pass rlobj.from_trl(factory)"
+            )
+    return factory, first.pool.schemas() if isinstance(first, ToolEnvironment) else ()
 
 
 @contextlib.contextmanager

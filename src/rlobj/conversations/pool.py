@@ -1,8 +1,8 @@
 """Calls of tools that may fail, hang, or end their process.
 
-Tools that a setting names run in worker processes, which are killed at a deadline. Tools that were
-passed from Python run in daemon threads of this process, which nothing can end: at a deadline, they
-are left alone. Nothing that a tool does raises an exception here.
+Tools that a setting names run in worker processes, which are killed at a deadline. Those that were
+passed from Python are called in threads of this process; an `async` one has the deadline, too.
+Nothing that a tool does raises an exception here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.base.targets import trusted_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.conversations import box, tool_worker
-from rlobj.conversations.deadlines import Failed, called
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.tool_worker import answer, failed, schema_of
+from rlobj.conversations.tool_worker import answered, failed, schema_of
+from rlobj.conversations.user_code import Failed, called
 from rlobj.workers.worker import Worker
 
 BOX = {"calculator": box.calculator, "python": box.python}
@@ -54,7 +54,7 @@ class ToolPool:
 
     Args:
         settings: `tools` and the limits.
-        functions: further tools, which run in threads of this process; see `deadlines`.
+        functions: further tools, which run in threads of this process.
 
     Raises:
         ConfigError: a tool has no name, has the name of another one, or may not be imported.
@@ -134,9 +134,13 @@ class ToolPool:
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
         try:
-            text, error = await called(partial(answer, tool, arguments, most), patience)
-        except Failed:
+            text, error = answered(await called(partial(tool, **arguments), name, patience), most)
+        except Failed as problem:
             text, error = f"error: the tool did not answer within {patience:g} seconds", "timeout"
+            if problem.why == "error":
+                text, error = failed(problem.__cause__ or problem, most)
+        except Exception as problem:  # the result is nothing that the policy can read
+            text, error = failed(problem, most)
         return ToolResult(text, error, time.monotonic() - begun)
 
     def _worker(self, *, describe: bool = False) -> Worker:

@@ -34,7 +34,8 @@ class EnvironmentSettings(Model):
     """the response whose conversation reached a limit of turns, tokens or errors: graded as it is,
     undecided (not trained on), or this reward"""
     deadline: float = Field(default=30.0, gt=0, le=86_400)
-    """time limit of one call of a tool, or of one method of an environment, in seconds"""
+    """time limit of one call of a tool in a process, and of an `async` tool or method of an
+    environment, in seconds"""
     max_output: int = Field(default=4096, ge=1)
     """largest number of characters that the policy reads of one call of a tool, or of one step of
     an environment"""

@@ -1,4 +1,4 @@
-"""The calls of tools, where they are made: in a worker process, or in a thread."""
+"""The answers and schemas of tools, and the calls of those that run in a worker process."""
 
 from __future__ import annotations
 
@@ -29,34 +29,12 @@ EXAMPLE = """
 """A tool, as an example in messages."""
 
 
-def answer(tool: Any, arguments: Mapping[str, Any], most: int) -> Any:
-    """Call a tool.
+def answered(result: Any, most: int) -> list[str]:
+    """The text and the kind of error, both as in `ToolResult`, of what a tool returned.
 
     Args:
-        tool: a function.
-        arguments: by name.
+        result: what it returned.
         most: the largest number of characters of the text.
-
-    Returns:
-        The text, and the kind of error, both as in `ToolResult`; or a coroutine that returns them.
-        Nothing is raised.
-    """
-    try:
-        result = tool(**arguments)
-        return _awaited(result, most) if inspect.isawaitable(result) else answered(result, most)
-    except BaseException as error:
-        return failed(error, most)
-
-
-async def _awaited(result: Awaitable[Any], most: int) -> list[str]:
-    try:
-        return answered(await result, most)
-    except BaseException as error:
-        return failed(error, most)
-
-
-def answered(result: Any, most: int) -> list[str]:
-    """The text and the kind of error of what a tool returned.
 
     Raises:
         TypeError: it is no text, number, list or dict; or JSON cannot hold it.
@@ -165,8 +143,13 @@ class Tools:
     def answer(self, name: str, arguments: Mapping[str, Any], seed: int) -> list[str]:
         """The text and the kind of error of a call; the seed is that of the global generators."""
         seed_generators(seed)
-        result = answer(self._tools[name], arguments, self._most)
         try:
-            return asyncio.run(result) if inspect.iscoroutine(result) else result
-        except BaseException as error:  # of another task
+            result = self._tools[name](**arguments)
+            result = asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+            return answered(result, self._most)
+        except BaseException as error:
             return failed(error, self._most)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result

@@ -1,0 +1,66 @@
+"""Calls of the user's code: functions in threads, and their awaitables on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from rlobj.base.showing import place_of_error, shown
+from rlobj.base.threads import DaemonThreads
+
+_THREADS = DaemonThreads()
+
+
+class Failed(Exception):
+    """The user's code failed; the text says how, with its file and line.
+
+    Attributes:
+        why: "timeout" or "error".
+    """
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(text)
+        self.why = why
+
+
+async def called(function: Callable[[], Any], name: str, deadline: float, on: str = "") -> Any:
+    """What a function of the user's returns, or what comes of the awaitable that it returns.
+
+    The function runs in a thread, as long as it takes. Its awaitable runs on this event loop.
+
+    Args:
+        function: the user's.
+        name: of the function, for the message.
+        deadline: of the awaitable, in seconds.
+        on: what it is called for, such as " on problem '3'".
+
+    Raises:
+        Failed: it raised an exception, or the awaitable is late.
+    """
+
+    def attempt() -> tuple[Any, BaseException | None]:
+        try:
+            return function(), None
+        except BaseException as error:  # a future cannot hold a StopIteration
+            return None, error
+
+    limit = asyncio.timeout(deadline)
+    try:
+        value, error = await asyncio.wrap_future(_THREADS.submit(attempt))
+        if error is not None:
+            raise error
+        if inspect.isawaitable(value):
+            async with limit:
+                value = await value
+        return value
+    except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # the run ends
+            raise
+        if limit.expired():
+            text = f"did not return within {deadline:g} seconds{on}. environment.deadline sets this"
+            raise Failed(f"{name} {text} limit", "timeout") from error
+        what = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
+        raise Failed(f"{name} failed{on}: {what}", "error") from error
