@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from rlobj.data import Problem
@@ -24,9 +23,3 @@ def graded(function: Any, responses: list[str], **settings: Any) -> list[Graded]
 
 def reasons(grades: list[Graded]) -> list[str]:
     return [each.reason for each in grades]
-
-
-def forever(seconds: float = 1) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass

@@ -1,42 +1,92 @@
-"""Calls of a function of the user, which end at a deadline.
+"""Calls of a function of the user.
 
 A function that a setting names runs in a worker process, which is killed at a deadline. A function
-that was passed from Python runs in a daemon thread, which nothing can end: at a deadline it is left
-alone, and its late result reaches nobody.
+that was passed from Python is called here, where it takes as long as it takes.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import math
-import queue
 import random
 import re
 import signal
 import subprocess
-import sys
 import threading
-import time
-import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent import futures
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.showing import place_at, place_of
+from rlobj.base.showing import place_at
 from rlobj.base.targets import trusted_target
+from rlobj.base.threads import DaemonThreads
 from rlobj.rewards.functions import BEGUN, Call, Function, Outcome
 from rlobj.workers.worker import Worker
 
 _POLL = 1.0
 """Longest single wait, in seconds. A signal that arrives just before a wait is handled after it."""
 
-_STANDSTILL = 30.0
-"""Seconds after a deadline at which a process that executes no Python prints where it stands."""
-
 
 class Calls:
-    """Calls a function. Calls from several threads do not overlap.
+    """Calls a function here. Calls from several threads do not overlap.
+
+    Those of an `async` function run on an event loop in a thread, each with a deadline.
+
+    Args:
+        function: the user's.
+        settings: of `Function`.
+
+    Attributes:
+        form: the form of what the function returns; see `Outcome.form`.
+    """
+
+    def __init__(self, function: Callable[..., Any], *settings: Any) -> None:
+        self._function, self._threads = Function(function, *settings), DaemonThreads()
+        self._lock, self._work = threading.Lock(), futures.Future[None]()
+        self._work.set_result(None)
+        self.refusal = self._function.refusal
+        self.form: str | None = None
+
+    def outcomes(self, calls: Sequence[Call], allowed: int) -> Generator[Outcome]:
+        """Make the calls; what became of each, in their order. Close this generator.
+
+        Args:
+            calls: what is graded.
+            allowed: as in `CallsInProcess`; here the caller stops before the next call.
+        """
+        with self._lock:
+            for outcome in self._made(calls):
+                self.form = outcome.form or self.form
+                yield outcome
+
+    def close(self) -> None:
+        """Close the event loop, unless an interrupted call is still there."""
+        if self._function.is_async and self._work.done():
+            self._wait(self._function.close)
+
+    def _made(self, calls: Sequence[Call]) -> Iterable[Outcome]:
+        if not self._function.is_async:
+            return self._function.outcomes(calls, self.form)
+        told = dict[int, Outcome]()
+
+        def tell(outcome: Outcome) -> None:
+            told[outcome.index] = outcome
+
+        self._wait(partial(self._function.together, calls, self.form, tell))
+        return [told[index] for index in range(len(calls))]
+
+    def _wait(self, function: Callable[[], None]) -> None:
+        """Call a function in a thread, as this one may have an event loop; a signal ends it."""
+        self._work = self._threads.submit(function)
+        while not self._work.done():
+            futures.wait([self._work], timeout=_POLL)
+        self._work.result()
+
+
+class CallsInProcess:
+    """Calls a function in a process. Calls from several threads do not overlap.
 
     Args:
         opened: returns what makes the calls; it is called again after a deadline.
@@ -46,10 +96,10 @@ class Calls:
         form: the form of what the function returns; see `Outcome.form`.
     """
 
-    def __init__(self, opened: Callable[[], InThread | InProcess], deadline: float) -> None:
+    def __init__(self, opened: Callable[[], InProcess], deadline: float) -> None:
         self._opened, self._deadline = opened, deadline
         self._lock = threading.Lock()
-        self._maker: InThread | InProcess | None = opened()
+        self._maker: InProcess | None = opened()
         self.form: str | None = None
 
     def refusal(self, columns: Sequence[Sequence[str]]) -> str | None:
@@ -73,12 +123,12 @@ class Calls:
                     turn += 1
 
     def close(self) -> None:
-        """Let the process or thread end; the next call starts another one."""
+        """Let the process end; the next call starts another one."""
         if self._maker is not None:
             self._maker.close()
         self._maker = None
 
-    def _ready(self) -> InThread | InProcess:
+    def _ready(self) -> InProcess:
         """What makes the calls: a new one if there is none, or if its process has ended."""
         if self._maker is not None and self._maker.ended():
             self.close()
@@ -116,84 +166,6 @@ class Calls:
         finally:
             if left:
                 self.close()
-
-
-class InThread:
-    """Makes calls in a daemon thread.
-
-    A call that keeps Python's own lock, as a regular expression may for years, stops all threads,
-    and the signals of the process with them. Then the process prints where it stands.
-    """
-
-    def __init__(self, function: Callable[..., Any], *settings: Any) -> None:
-        self._user, self._function = function, Function(function, *settings)
-        self.is_async = self._function.is_async
-        self.refusal = self._function.refusal
-        self._questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
-        self._watched = 0.0
-        self.thread: threading.Thread | None = None
-
-    def ended(self) -> bool:
-        """A thread does not end by itself."""
-        return False
-
-    def ask(self, calls: Sequence[Call], form: str | None, allowed: int) -> None:
-        """Begin to make calls; see `Function.make`."""
-        if self.thread is None:
-            self.thread = threading.Thread(target=self._run, name="reward", daemon=True)
-            self.thread.start()
-        self._watch()  # before the call, which may keep the lock
-        self._questions.put((calls, form, allowed))
-
-    def receive(self, seconds: float) -> Outcome | None:
-        """The next outcome; None after the last one.
-
-        Raises:
-            TimeoutError: there is none in this time.
-        """
-        end = time.monotonic() + seconds
-        while True:
-            self._watch()
-            with suppress(queue.Empty):
-                outcome = self._outcomes.get(timeout=max(0.0, min(_POLL, end - time.monotonic())))
-                if outcome is None:
-                    faulthandler.cancel_dump_traceback_later()
-                return outcome
-            if time.monotonic() >= end:
-                raise TimeoutError
-
-    def leave(self) -> str:
-        """Give up the call in progress: where it is."""
-        self.close()
-        frame = sys._current_frames().get((self.thread and self.thread.ident) or 0)
-        frames = reversed([*traceback.walk_stack(frame)] if frame else [])
-        return place_of(self._user, frames)
-
-    def close(self) -> None:
-        """End after the call in progress."""
-        faulthandler.cancel_dump_traceback_later()
-        self._function.stopped = True
-        self._questions.put(None)
-
-    def _run(self) -> None:
-        while (question := self._questions.get()) is not None:
-            calls, form, allowed = question
-            self._function.make(calls, form, allowed, self._outcomes.put)
-            self._outcomes.put(None)
-        self._function.close()
-
-    def _watch(self) -> None:
-        """Print the stacks of all threads if the process executes no Python any more.
-
-        `faulthandler` waits in a thread that needs no lock of Python. To start it takes as long as
-        some calls, so it is started at most once a second. The process goes on: it may have been
-        paused.
-        """
-        if time.monotonic() > self._watched + _POLL:
-            stderr = 2  # sys.stderr may be no file
-            faulthandler.dump_traceback_later(self._function.deadline + _STANDSTILL, file=stderr)
-            self._watched = time.monotonic()
 
 
 class InProcess:

@@ -1,4 +1,4 @@
-"""The reward `custom`: the result of your function, which may fail, hang, or be `async`."""
+"""The reward `custom`: the result of your function, which may fail or be `async`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, counted
 from rlobj.base.showing import shown
-from rlobj.rewards.calls import Calls, InProcess, InThread
+from rlobj.rewards.calls import Calls, CallsInProcess, InProcess
 from rlobj.rewards.functions import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
@@ -64,15 +64,16 @@ class Custom(Reward):
         """
         settings = {name: getattr(self, name) for name in ("batched", "deadline", "concurrency")}
         memory = int((self.memory_gib or 0) * 2**30)
-        return _CustomGrader(partial(InProcess, self.target, memory, settings), self.target, self)
+        opened = partial(InProcess, self.target, memory, settings)
+        return _CustomGrader(CallsInProcess(opened, self.deadline), self.target, self)
 
 
 def function_grader(
     function: Callable[..., Any], name: str, settings: Reward | None = None
 ) -> Grader:
-    """Return a grader that calls a function, as `Custom` does, but in a thread of this process.
+    """Return a grader that calls a function, as `Custom` does, but in this process.
 
-    Python cannot end a thread: a call that hangs is left alone at its deadline.
+    Only an `async` function has a deadline: any other call takes as long as it takes.
 
     Args:
         function: `f(response, answer, **columns)`; see `Custom`.
@@ -82,16 +83,14 @@ def function_grader(
     """
     if not isinstance(settings, Custom):
         settings = Custom(target=name)
-    opened = partial(
-        InThread, function, name, settings.batched, settings.deadline, settings.concurrency
-    )
-    return _CustomGrader(opened, name, settings)
+    calls = Calls(function, name, settings.batched, settings.deadline, settings.concurrency)
+    return _CustomGrader(calls, name, settings)
 
 
 class _CustomGrader(Grader):
-    def __init__(self, opened: Callable[[], Any], name: str, settings: Custom) -> None:
+    def __init__(self, calls: Calls | CallsInProcess, name: str, settings: Custom) -> None:
         self.batched, self._name, self._settings = settings.batched, name, settings
-        self._calls = Calls(opened, settings.deadline)
+        self._calls = calls
         self._failed: deque[bool] = deque(maxlen=RECENT)
         self._warned: set[str] = set()
 

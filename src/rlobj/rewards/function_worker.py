@@ -60,9 +60,16 @@ class Server:
         self.close = self._function.close
 
     def answer(self, method: str, *arguments: Any) -> Any:
-        """Call `Function.refusal`, or `Function.make`, whose outcomes are told."""
+        """Call `Function.refusal`, or make calls, whose outcomes are told."""
         if method == "refusal":
             return self._function.refusal(*arguments)
         calls, form, allowed = arguments
-        tell = partial(self._tell, "part")
-        return self._function.make(map(copy.deepcopy, calls), form, allowed, tell)
+        copies, tell = map(copy.deepcopy, calls), partial(self._tell, "part")
+        if self._function.is_async:
+            return self._function.together(copies, form, tell)
+        for outcome in self._function.outcomes(copies, form):
+            tell(outcome)
+            allowed -= bool(outcome.reason)
+            if allowed < 0:
+                break
+        return None

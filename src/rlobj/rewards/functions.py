@@ -1,9 +1,8 @@
-"""The calls of a user's reward function, in a worker process or in a thread, and its grades."""
+"""The calls of a user's reward function, and its grades."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import math
 import traceback
@@ -71,7 +70,7 @@ class Function:
         function: `f(response, answer, **columns)`; see `Custom`.
         name: its name in messages.
         batched: one call grades all responses.
-        deadline: time limit of a call of an `async` function, in seconds; the parent keeps others.
+        deadline: time limit of a call of an `async` function, in seconds.
         concurrency: calls of an `async` function that run at the same time.
     """
 
@@ -90,7 +89,6 @@ class Function:
         self.place = place_of(function)
         self._runner: asyncio.Runner | None = None
         self._form: str | None = None
-        self.stopped = False
 
     def refusal(self, columns: Iterable[Sequence[str]]) -> str | None:
         """Why the function cannot be called with these columns; None if it can."""
@@ -111,31 +109,34 @@ class Function:
                 )
         return None
 
-    def make(
-        self,
-        calls: Iterable[Call],
-        form: str | None,
-        allowed: int,
-        tell: Callable[[Outcome], object],
-    ) -> None:
-        """Make calls: one after another, or many at a time if the function is `async`.
+    def outcomes(self, calls: Iterable[Call], form: str | None) -> Iterator[Outcome]:
+        """Make calls, each when its outcome is asked for.
 
         Args:
             calls: what is graded.
             form: what the calls before returned: `NUMBER_FORM`, `MAPPING_FORM` or None.
-            allowed: failures after which no further call is made, unless the function is `async`.
+        """
+        self._form = form
+        for index, call in enumerate(calls):
+            yield self._settled(index, call, partial(self._called, call))
+
+    def together(
+        self, calls: Iterable[Call], form: str | None, tell: Callable[[Outcome], object]
+    ) -> None:
+        """Make calls of an `async` function, many at a time.
+
+        Args:
+            calls: what is graded.
+            form: as in `outcomes`.
             tell: receives each outcome.
         """
         self._form = form
-        if self.is_async:
-            self._together(calls, tell)
-            return
-        for index, call in enumerate(calls):
-            outcome = self._settled(index, call, partial(self._called, call))
-            tell(outcome)
-            allowed -= bool(outcome.reason)
-            if allowed < 0 or self.stopped:
-                break
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            self._runner.get_loop().set_default_executor(DaemonThreads())
+        loop = self._runner.get_loop()
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(self._all(calls, tell))
 
     def close(self) -> None:
         """Cancel what runs in the event loop, and close it."""
@@ -154,12 +155,12 @@ class Function:
         return self._function(responses[0], answers[0], **only)
 
     def _settled(self, index: int, call: Call, result: Callable[[], Any]) -> Outcome:
-        """The outcome of a call. To read its result may hang or fail, as the call may."""
+        """The outcome of a call. To read its result may fail, as the call may."""
         try:
             return Outcome(index, self._grades(call, result()), form=self._form)
         except WrongResult as error:
             return Outcome(index, (), WRONG, str(error))
-        except BaseException as error:
+        except (Exception, SystemExit) as error:
             return self._failed(index, error)
 
     def _failed(self, index: int, error: BaseException) -> Outcome:
@@ -167,17 +168,6 @@ class Function:
         place = place_of(self._function, traceback.walk_tb(error.__traceback__))
         text = f"{name}: {shown(error, str)}"
         return Outcome(index, (), f"error: {name}", text, place, self._form)
-
-    def _together(self, calls: Iterable[Call], tell: Callable[[Outcome], object]) -> None:
-        if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            self._runner.get_loop().set_default_executor(DaemonThreads())
-        loop = self._runner.get_loop()
-        asyncio.set_event_loop(loop)
-        work = loop.create_task(self._all(calls, tell))
-        while not work.done():  # the user's code may stop the loop, or exit in a task of its own
-            with contextlib.suppress(BaseException):
-                loop.run_until_complete(work)
 
     async def _all(self, calls: Iterable[Call], tell: Callable[[Outcome], object]) -> None:
         gate = asyncio.Semaphore(self._concurrency)
