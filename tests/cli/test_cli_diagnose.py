@@ -13,7 +13,7 @@ from rlobj.insight import Finding
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.layout import STOP_FILE
 from rlobj.settings.building import compose
-from rlobj.training.progress import screen_of
+from rlobj.training.progress import RunScreen
 
 FOUND = Finding("collapse", "[red]fell[/red] from 0.5 to 0", "Go back.", 7, 7)
 
@@ -32,7 +32,7 @@ output = functools.partial(printed, "diagnose", columns=100)
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_finding_is_one_line_on_the_screen_the_first_time(terminal: bool) -> None:
     out = console(100, terminal=terminal)
-    with screen_of(out)(out) as screen:
+    with RunScreen(out) as screen:
         screen.found(FOUND)
         screen.found(FOUND)
     assert text_of(out).count("step 7: collapse: [red]fell[/red] from 0.5 to 0") == 1

@@ -15,7 +15,7 @@ from rlobj.runs.checkpoints import held_out
 from rlobj.runs.metrics import measure_of
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training import TrainingResult
-from rlobj.training.progress import LiveScreen, PlainScreen
+from rlobj.training.progress import RunScreen
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
 SETTINGS = {
@@ -81,7 +81,7 @@ def test_screens_and_the_report_name_the_reward(runs, tmp_path):
     ):
         lines = runs[name].history
         plain, live = console(100, terminal=False), console(100, terminal=True)
-        plain_screen, live_screen = PlainScreen(plain), LiveScreen(live)
+        plain_screen, live_screen = RunScreen(plain), RunScreen(live)
         for screen in (plain_screen, live_screen):
             screen.steps = 3
             for line in lines:

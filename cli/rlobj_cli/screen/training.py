@@ -19,7 +19,7 @@ from rlobj.base.launched import PROGRESS, first_process
 from rlobj.reporting.terminal import Screen, importing
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training.opened_run import OpenedRun
-from rlobj.training.progress import RunScreen, screen_of
+from rlobj.training.progress import RunScreen
 from rlobj_cli.screen.console import calm_libraries
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class DryRunScreen(RunScreen):
         """Print every setting of the run with its origin, the memory, and the objective."""
         with importing("transformers"):
             from rlobj_cli.screen.header import show_dry_run
+        self._shown.close()
         show_dry_run(self.console, run)
 
 
@@ -51,7 +52,7 @@ def run_screen(console: Console) -> RunScreen:
     Of a run in several processes, the first one shows the progress, and this one the rest.
     """
     calm_libraries(console)
-    screen = screen_of(console)(console, partial(_header, console), partial(_results, console))
+    screen = RunScreen(console, partial(_header, console), partial(_results, console))
     for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
         handler.addFilter(lambda _: screen.begin() or True)
     return screen

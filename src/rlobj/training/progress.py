@@ -7,18 +7,17 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.launched import first_process
-from rlobj.reporting import visible
 from rlobj.reporting.terminal import Stages, bystander, facts_grid, number, say, working
 from rlobj.runs.metrics import measure_of
 from rlobj.training.ending import how_to_go_on
@@ -31,25 +30,20 @@ if TYPE_CHECKING:
     from rlobj.training.opened_run import OpenedRun
 
 
-MEASURES = [
-    ("reward", "reward {}", "reward/mean", 3),
-    ("entropy, nats", "entropy {}", "policy/entropy", 3),
-    ("tokens kept", "kept {}", "objective/kept_fraction", 4),
-    ("tokens clipped", "clipped {}", "objective/clip_fraction", 4),
-    ("largest ratio", "max ratio {}", "policy/ratio_max", 2),
-    ("gradient norm", "grad norm {}", "train/grad_norm", 3),
-    ("learning rate", "lr {}", "train/learning_rate", 3),
-    ("response length", "length {}", "response/length_mean", 1),
-    ("sampler gap, nats", "gap {}", "sampler/logprob_gap", 3),
-    ("tokens/s", "{} tokens/s", "tokens/per_second", 0),
+SHOWN = [
+    ("reward", "reward/mean", 3),
+    ("turns", "turns/mean", 2),
+    ("with a call", "tools/used_share", 3),
+    ("entropy, nats", "policy/entropy", 3),
+    ("tokens kept", "objective/kept_fraction", 4),
+    ("tokens clipped", "objective/clip_fraction", 4),
+    ("gradient norm", "train/grad_norm", 3),
+    ("response length", "response/length_mean", 1),
+    ("sampler gap, nats", "sampler/logprob_gap", 3),
+    ("tokens/s", "tokens/per_second", 0),
 ]
-"""Name in a table, text in a line, name in metrics.jsonl, digits after the point."""
-TURNS = [
-    ("turns", "turns {}", "turns/mean", 2),
-    ("with a call", "with a call {}", "tools/used_share", 3),
-    ("environment failed", "environment failed {}", "turns/at_broken", 3),
-]
-"""The same of conversations."""
+"""Name on the screen, name in metrics.jsonl, digits after the point. What a run
+has no value of is not shown."""
 
 EVERY = 10.0
 """Seconds without a line in a log after which the next step has one."""
@@ -58,7 +52,9 @@ RECENT = 20
 
 
 class RunScreen(Stages, Callback):
-    """Collects the metrics of a run; subclasses show them. A callback and a context manager.
+    """Shows a run: a bar and a table on a terminal, else a line now and then, as in a log file.
+
+    A callback and a context manager.
 
     Args:
         console: the console.
@@ -87,6 +83,11 @@ class RunScreen(Stages, Callback):
         self.history: list[Mapping[str, Any]] = []
         self.ended_at = self._printed = time.time()
         self._findings: set[str] = set()
+        self._phase = ""
+
+    def __enter__(self) -> Self:
+        self.stage(working(self.console, "reading the settings"))
+        return self
 
     def opened(self, run: OpenedRun) -> None:
         """Begin with the steps that the run has."""
@@ -114,12 +115,26 @@ class RunScreen(Stages, Callback):
             self.console.print(advice, soft_wrap=True)
 
     def started(self, facts: Mapping[str, str]) -> None:
-        """Show policy, problems, device and so on."""
+        """Show policy, problems, device and so on; on a terminal, from now on the panel."""
         self.begin()
         self._shown.close()
         self.ended_at = time.time()
         self.console.print(facts_grid(facts))
         self.console.print()
+        if self.console.is_interactive:
+            self.stage(
+                Live(
+                    get_renderable=self.panel,
+                    console=self.console,
+                    refresh_per_second=4,
+                    transient=True,
+                    redirect_stdout=sys.stdout.isatty(),
+                )
+            )
+
+    def phase(self, name: str) -> None:
+        """Show the stage at the end of the bar."""
+        self._phase = name
 
     def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
         """Add the evaluation before the first step; later ones arrive with `stepped`."""
@@ -131,31 +146,34 @@ class RunScreen(Stages, Callback):
         self.add(metrics)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Add a line of metrics.jsonl."""
+        """Add a line of metrics.jsonl.
+
+        Off a terminal, it is printed after each twentieth of the run and each evaluation, and when
+        none was printed for 10 s.
+        """
         self.history.append(line)
-        self.done = line["step"]
-        self.ended_at = time.time()
+        self.done, self.ended_at = line["step"], time.time()
+        due = self.done % max(1, self.steps // 20) == 0 or self.ended_at - self._printed > EVERY
+        due = due or self.done == self.steps or measure_of([line]).key in line
+        if due and not self.console.is_interactive:
+            self._printed = self.ended_at
+            say(self.console, Text(self._line(line)))
 
     def found(self, finding: Finding) -> None:
         """Say on one line what the diagnosis has found, the first time."""
         if finding.name not in self._findings:
             self._findings.add(finding.name)
             line = Text.assemble((f"step {finding.since}: {finding.name}", "bold red"))
-            say(self.console, line.append(f": {visible(finding.evidence)}", "red"))
+            say(self.console, line.append(f": {finding.evidence}", "red"))
 
-    @property
-    def measures(self) -> list[tuple[str, str, str, int]]:
-        """`MEASURES`, and after the reward the means of several ones, the held-out measure, and
-        those of `TURNS` that are not 0."""
-        rewards = []
-        for key in self.history[-1] if self.history else ():
-            if key.startswith("reward/") and key.count("/") == 2:
-                name = f"reward {visible(key.split('/')[1])}"
-                text = name.replace("{", "{{").replace("}", "}}") + " {}"
-                rewards.append((name, text, key, 3))
-        key, name = measure_of(self.history)
-        turns = [row for row in TURNS if any(self.series(row[2]))]
-        return [MEASURES[0], *rewards, (name, f"{name} {{}}", key, 3), *turns, *MEASURES[1:]]
+    def rows(self) -> list[tuple[str, str, int]]:
+        """What is shown: those of `SHOWN` with a value, each reward, and the held-out measure."""
+        keys = self.history[-1] if self.history else ()
+        rewards = [key for key in keys if key.startswith("reward/") and key.count("/") == 2]
+        more = [(f"reward {key.split('/')[1]}", key, 3) for key in rewards]
+        measure = measure_of(self.history)
+        rows = [SHOWN[0], *more, (measure.name, measure.key, 3), *SHOWN[1:]]
+        return [row for row in rows if self.series(row[1])]
 
     def series(self, key: str) -> list[float]:
         """All values of a metric so far."""
@@ -167,98 +185,41 @@ class RunScreen(Stages, Callback):
         seconds, waiting = self.series("time/step"), time.time() - self.ended_at
         left = "– left"
         if recent := seconds[-RECENT:]:
-            mean, steps = sum(recent) / len(recent), self.steps - self.done
-            left = f"{clock(mean * steps - min(waiting, mean))} left"
-            if steps == 1 and waiting > mean:
-                left = "last step"
+            mean = sum(recent) / len(recent)
+            left = f"{clock(mean * (self.steps - self.done) - min(waiting, mean))} left"
         return clock(sum(seconds) + waiting * (self.done < self.steps)), left
 
-
-class PlainScreen(RunScreen):
-    """Prints a line now and then, without control characters: for log files."""
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Print a line after each twentieth of the run and each evaluation, and each 10 s."""
-        super().add(line)
-        key, name = measure_of([line])
-        due = self.done % max(1, self.steps // 20) == 0 or self.ended_at - self._printed > EVERY
-        if self.done == 0:
-            say(self.console, Text(f"{self._name()}  {name} {held_out(line)}"))
-        elif due or self.done == self.steps or key in line:
-            self.show()
-
-    def show(self) -> None:
-        """Print the newest step."""
-        line, self._printed = self.history[-1], self.ended_at
-        parts = [self._name()]
-        for _, text, key, digits in self.measures:
-            if not key.startswith("eval/"):
-                parts.append(text.format(number(line.get(key), digits)))
-            elif key in line:
-                parts.append(text.format(held_out(line)))
-        say(self.console, Text("  ".join([*parts, self.times()[1]])))
-
-    def _name(self) -> str:
-        return f"step {self.done:>{len(str(self.steps))}}/{self.steps}"
-
-
-class LiveScreen(RunScreen):
-    """Shows a progress bar with the time left, and the metrics with their history."""
-
-    @cached_property
-    def _bar(self) -> Progress:
-        bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[times]}"),
-            TextColumn("[dim]{task.fields[doing]}"),
-            console=self.console,
-            expand=True,
-        )
-        bar.add_task("steps", total=self.steps, doing="", times="")
-        return bar
-
-    def __enter__(self) -> Self:
-        self.stage(working(self.console, "reading the settings"))
-        return self
-
-    def started(self, facts: Mapping[str, str]) -> None:
-        """Show the panel of the run from now on."""
-        super().started(facts)
-        self.stage(
-            Live(
-                get_renderable=self.panel,
-                console=self.console,
-                refresh_per_second=4,
-                transient=True,
-                redirect_stdout=sys.stdout.isatty(),
-            )
-        )
-
-    def phase(self, name: str) -> None:
-        """Show the stage at the end of the bar."""
-        self._bar.update(self._bar.task_ids[0], doing=f"{name:<10}")
+    def _line(self, line: Mapping[str, Any]) -> str:
+        """A line of metrics in words."""
+        parts = [f"step {self.done:>{len(str(self.steps))}}/{self.steps}"]
+        for name, key, digits in self.rows():
+            if key in line:
+                text = held_out(line) if key.startswith("eval/") else number(line[key], digits)
+                parts.append(f"{name} {text}")
+        return "  ".join([*parts, *([self.times()[1]] if self.done else ())])
 
     def panel(self) -> Group:
-        """The bar, and a table of the metrics."""
-        elapsed, left = self.times()
-        [task], times = self._bar.task_ids, f"{elapsed}  {left}"
-        self._bar.update(task, completed=self.done, total=self.steps, times=times)
-        return Group(self._bar, self._table())
-
-    def _table(self) -> Table:
+        """A bar with the times, and a table of the first and the newest metrics."""
+        done = ProgressBar(total=max(self.steps, 1), completed=self.done)
+        columns = (
+            Column(style="bold"),
+            Column(ratio=1),
+            Column(),
+            Column(style="dim", min_width=10),
+        )
+        bar = Table.grid(*columns, padding=(0, 1), expand=True)
+        bar.add_row(f"steps {self.done}/{self.steps}", done, "  ".join(self.times()), self._phase)
         table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
         table.add_column("")
         table.add_column("first", justify="right")
         table.add_column("now", justify="right", style="bold")
-        for name, _, key, digits in self.measures:
-            values, text = self.series(key), partial(number, digits=digits)
+        for name, key, digits in self.rows():
+            text = partial(number, digits=digits)
             if key.startswith("eval/"):
                 text = measure_of(self.history).text
-            first, now = (text(values[i]) if values else "–" for i in (0, -1))
-            table.add_row(Text(name), first, now)
-        return table
+            values = self.series(key)
+            table.add_row(Text(name), text(values[0]), text(values[-1]))
+        return Group(bar, table)
 
 
 @contextlib.contextmanager
@@ -280,15 +241,9 @@ def shown(progress: bool | RunScreen) -> Iterator[RunScreen | None]:
         yield None
         return
     if progress is True:
-        console = bystander()
-        progress = screen_of(console)(console)
+        progress = RunScreen(bystander())
     with progress:
         yield progress
-
-
-def screen_of(console: Console) -> type[RunScreen]:
-    """A live screen for an interactive console, a plain one for any other."""
-    return LiveScreen if console.is_interactive else PlainScreen
 
 
 def held_out(line: Mapping[str, Any]) -> str:
