@@ -18,7 +18,7 @@ COMMANDS = {
     "rlobj.Objective()": ["-c", "import rlobj; rlobj.Objective()"],
     "rlobj --help": ["-m", "rlobj_cli", "--help"],
     "rlobj presets list": ["-m", "rlobj_cli", "presets", "list"],
-    "rlobj explain stapo": ["-m", "rlobj_cli", "explain", "stapo"],
+    "rlobj presets show stapo": ["-m", "rlobj_cli", "presets", "show", "stapo"],
 }
 
 

@@ -101,5 +101,5 @@ def test_the_installed_wheel_loads_every_preset_and_its_program_answers(built, t
     assert names.split() == PRESETS
     program = python.with_name("rlobj")
     assert run([program, "--version"], tmp_path) == VERSION
-    assert "entropy.bottom(0.8)" in run([program, "explain", "stapo"], tmp_path)
+    assert "entropy.bottom(0.8)" in run([program, "presets", "show", "stapo"], tmp_path)
     assert run([python, "-m", "rlobj_cli", "--version"], tmp_path) == VERSION

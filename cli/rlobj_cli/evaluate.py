@@ -60,12 +60,6 @@ def regrade(
             "Default: the same as before.",
         ),
     ] = None,
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Limit of processor time for one answer (math, math_verify)."
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="DIR", help="The new folder. Default: DIRECTORY-KIND."),
@@ -85,9 +79,7 @@ def regrade(
     """
     console, evaluations, screen = _loaded()
     with screen(console, doing="grading ") as callback:
-        evaluations.regrade(
-            directory, reward=reward, deadline=deadline, out=out, trust=trust, callback=callback
-        )
+        evaluations.regrade(directory, reward=reward, out=out, trust=trust, callback=callback)
 
 
 @evaluation.command()
@@ -146,8 +138,8 @@ def evaluate(
         typer.Option(
             metavar="NAME",
             rich_help_panel="Problems",
-            help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. Options "
-            "below change single ones.",
+            help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. --set "
+            "changes single ones.",
         ),
     ] = None,
     samples: Annotated[
@@ -167,46 +159,9 @@ def evaluate(
             metavar="N", min=1, rich_help_panel="Problems", help="The first N problems of each."
         ),
     ] = None,
-    data_dir: options.DataDir = None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            rich_help_panel="Problems",
-            help="Text around a problem; must contain {prompt}.",
-        ),
-    ] = None,
     reward: options.Reward = None,
     environment: options.Environment = None,
     tools: options.Tools = None,
-    max_turns: options.MaxTurns = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            "--temperature",
-            "-t",
-            metavar="T",
-            min=0,
-            rich_help_panel="Sampling",
-            help="0: greedy. Default: the run's or 1.",
-        ),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P", max=1, rich_help_panel="Sampling", help="Nucleus sampling. 1: all."
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            rich_help_panel="Sampling",
-            help="Length limit of a response. Default: the run's; for benchmarks 20480, or the "
-            "rest of the model's context; else 1024.",
-        ),
-    ] = None,
     seed: options.Seed = None,
     sampler: options.Sampler = None,
     settings: options.Settings = None,
@@ -233,10 +188,9 @@ def evaluate(
 
     \b  rlobj eval embedded -n 8
       rlobj eval Qwen/Qwen3-1.7B-Base --on aime24,math500 --protocol stapo --sampler vllm
-      rlobj eval runs/stapo-20260101-120000 --on problems.jsonl -n 32 --temperature 0.6
-      rlobj eval MODEL --on all --data-dir benchmarks/
+      rlobj eval RUN --on problems.jsonl -n 32 --set evaluation.temperature=0.6
       rlobj eval MODEL --on aime24 --sampler vllm --processes 8
-      rlobj eval MODEL --on aime24 --tools python --max-turns 8
+      rlobj eval MODEL --on aime24 --tools python --set environment.max_turns=8
 
     [bold]Related commands[/bold]
 
@@ -259,14 +213,9 @@ def evaluate(
         {
             "--samples": ("evaluation.samples", samples),
             "--limit": ("data.limit", limit),
-            "--template": ("data.template", template),
             "--reward": ("rewards", None if reward is None else reward_settings(reward)),
             "--environment": ("environment.target", environment),
             "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
-            "--max-turns": ("environment.max_turns", max_turns),
-            "--temperature": ("evaluation.temperature", temperature),
-            "--top-p": ("evaluation.top_p", top_p),
-            "--max-tokens": ("sampling.max_tokens", max_tokens),
             "--seed": ("seed", seed),
             "--sampler": ("sampling.engine", sampler),
         }
@@ -278,7 +227,6 @@ def evaluate(
             on,
             protocol,
             checkpoint=checkpoint,
-            data_dir=data_dir,
             settings=layers,
             out=out or "auto",
             trust=trust,

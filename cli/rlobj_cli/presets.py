@@ -74,30 +74,19 @@ def list_presets() -> None:
 @without_imports()
 def show(
     preset: PresetOrFile,
-    updates: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Updates per rollout (training.updates_per_step × training.passes). Default: as "
-            "in the preset.",
-        ),
-    ] = None,
 ) -> None:
     """Show a preset: its file, its formula, the tokens it selects, settings without effect.
 
-    rlobj explain is the same command. In a file, the explanation is a comment.
+    In a file, the explanation is a comment.
 
     [bold]Examples[/bold]
 
     \b  rlobj presets show stapo
-      rlobj explain stapo                    the same
-      rlobj presets show stapo --updates 1   on-policy: settings without effect
       rlobj presets show stapo > my.yaml     a preset to edit
     """
     loaded, title, config = _read(preset)
     objective = config.resolved_objective()
-    updates, phases = updates or config.training.updates, len(objective.phases)
+    updates, phases = config.training.updates, len(objective.phases)
     facts = [f"{counted(updates * phases, 'optimizer update')} per rollout"]
     if phases > 1:
         facts[0] += f": {phases} phases of {updates}"

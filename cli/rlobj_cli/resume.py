@@ -19,7 +19,6 @@ def resume(
     environment: options.Environment = None,
     tools: options.Tools = None,
     settings: options.Settings = None,
-    eval_every: options.EvalEvery = None,
     sampler: options.Sampler = None,
     processes: options.Processes = None,
     strategy: options.Strategy = None,
@@ -44,7 +43,6 @@ def resume(
 
     named = setting_layers(
         {
-            "--eval-every": ("evaluation.every", eval_every),
             "--sampler": ("sampling.engine", sampler),
             "--strategy": ("training.strategy", strategy),
             "--stop-on": ("training.stop_on", stop_on or None),

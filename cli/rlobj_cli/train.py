@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 import rlobj
-from rlobj.base.errors import ConfigError, nearest, reported
-from rlobj.base.validation import InvalidFields
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.reporting.terminal import importing
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
-
-if TYPE_CHECKING:
-    from rlobj.settings.layers import Layer
 
 
 def train(
@@ -56,31 +50,9 @@ def train(
     reward: options.Reward = None,
     environment: options.Environment = None,
     tools: options.Tools = None,
-    max_turns: options.MaxTurns = None,
-    data_dir: options.DataDir = None,
     config: options.Config = None,
     settings: options.Settings = None,
-    eval_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            rich_help_panel="Problems",
-            help="Held-out problems: a benchmark such as math500, a file, a folder or a hub id. "
-            "Default: the test part of --data.",
-        ),
-    ] = None,
-    eval_every: options.EvalEvery = None,
     sampler: options.Sampler = None,
-    async_depth: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            min=0,
-            rich_help_panel="Sampling",
-            help="Sample while training runs, K rollouts ahead: each rollout is exactly K steps "
-            "old. 0: sample, then train.",
-        ),
-    ] = None,
     seed: options.Seed = None,
     processes: options.Processes = None,
     strategy: options.Strategy = None,
@@ -137,6 +109,7 @@ def train(
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
     from rlobj.conversations.settings import named_tools
+    from rlobj.data.tasks import TASKS
     from rlobj.settings.layers import parse_setting, reward_settings
 
     named = setting_layers(
@@ -144,23 +117,21 @@ def train(
             "--model": ("model.name", model),
             "--data": ("data.source", data),
             "--task": ("data.source", task),
-            "--max-turns": ("environment.max_turns", max_turns),
-            "--eval-on": ("data.test", eval_on),
-            "--async-depth": ("sampling.async_depth", async_depth),
             "--seed": ("seed", seed),
             "--reward": ("rewards", None if reward is None else reward_settings(reward)),
             "--environment": ("environment.target", environment),
             "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
-            "--eval-every": ("evaluation.every", eval_every),
             "--sampler": ("sampling.engine", sampler),
             "--strategy": ("training.strategy", strategy),
             "--stop-on": ("training.stop_on", stop_on or None),
         }
     )
     typed = [*named, *(("--set", parse_setting(text)) for text in settings or [])]
-    _check_problems(data, task)
-    if from_run is None:
-        _check_typed(preset, config, typed)
+    if None not in (task, data):
+        raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
+    if task is not None and task not in TASKS:
+        advice = nearest(task, TASKS)
+        raise ConfigError(f"--task {task}: there is no such task.{advice} --data names a file")
     with importing("torch"):
         from rlobj_cli.screen.training import DryRunScreen, explained, process_console, run_screen
 
@@ -177,46 +148,3 @@ def train(
             dry_run=dry_run,
             progress=screen,
         )
-
-
-def _check_problems(data: str | None, task: str | None) -> None:
-    """Check the options that name the training problems.
-
-    Raises:
-        ConfigError: --task and --data, or a task that does not exist.
-    """
-    from rlobj.data.tasks import TASKS
-
-    if None not in (task, data):
-        raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
-    if task is not None and task not in TASKS:
-        raise ConfigError(
-            f"--task {task}: there is no such task.{nearest(task, TASKS, spell_out=False)} "
-            f"The tasks are {', '.join(TASKS)}; a file or a hub id is given with --data"
-        )
-
-
-def _check_typed(preset: str | None, config: Path | None, typed: Sequence[Layer]) -> None:
-    """Check the model and the data before torch is imported, which takes seconds.
-
-    A preset of one's own may name the columns, so the data are checked later, with its settings.
-
-    Raises:
-        ConfigError: there is no such model, or as `check_columns`.
-        DataError: as `check_columns`.
-    """
-    from rlobj.data.sources import DataConfig, check_columns
-    from rlobj.models.location import require_model
-    from rlobj.settings.layers import file_layer, merged
-    from rlobj.settings.presets import preset_names
-
-    settings = merged([*([] if config is None else [file_layer(config)]), *typed])
-    model, data = (settings.get(section) for section in ("model", "data"))
-    name = model.get("name") if isinstance(model, Mapping) else None
-    if isinstance(name, str) and name != "embedded":
-        with reported(ConfigError, "model.name", ConfigError):
-            require_model(name)
-    preset = preset or settings.get("preset")
-    if isinstance(data, Mapping) and preset in (None, *preset_names()):
-        with contextlib.suppress(InvalidFields):  # all wrong settings are reported together, later
-            check_columns(DataConfig(**data), answers=False)

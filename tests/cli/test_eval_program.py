@@ -35,8 +35,9 @@ def problems(tmp_path_factory) -> Path:
 
 def words(policy: Path, problems: Path, out: Path, *more: str) -> list[str]:
     return [
-        *("eval", str(policy), "--on", str(problems), "--template", "{prompt}", "-n", "8"),
-        *("--max-tokens", "24", "--reward", "exact", "--out", str(out), *more),
+        *("eval", str(policy), "--on", str(problems), "--set", "data.template={prompt}"),
+        *("-n", "8", "--set", "sampling.max_tokens=24", "--reward", "exact", "--out", str(out)),
+        *more,
     ]
 
 
@@ -90,9 +91,8 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     assert numbers(killed) == numbers(whole)
     for name in ("results.md", "report.html"):
         assert (killed / name).stat().st_size > 0
-    refused = here(
-        *words(policy, problems, killed, "-t", "0.5", "--sampler", "transformers"), code=2
-    )
+    changed = ("--set", "evaluation.temperature=0.5", "--sampler", "transformers")
+    refused = here(*words(policy, problems, killed, *changed), code=2)
     assert re.search(r"sums\.jsonl\.temperature: 1\.0 there, 0\.5 now", refused)
     assert len(lines(killed)) == 800
 

@@ -30,7 +30,6 @@ TINY = {"sampling.max_tokens": 16}
 SERVE = "serve Qwen/Qwen3-1.7B-Base"
 TRAIN = "train --preset stapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl"
 OTHERS = """
-explain stapo
 presets list
 presets show stapo
 presets diff dapo stapo
@@ -78,14 +77,17 @@ def adapted(words: list[str]) -> list[str]:
         settings = SHORT | (TINY if "policy" in words else {})
         words = [*words, *(f"--set={name}={value}" for name, value in settings.items())]
     if words[0] == "eval" and "--on" in words:
-        words += ["-n", "1", "--max-tokens", "8", "--template", "{prompt}", "--data-dir", "data"]
+        words += ["-n", "1", "--set=sampling.max_tokens=8", "--set=data.template={prompt}"]
     return words
 
 
 def run(folder: Path, words: list[str]) -> str:
     """What a new process prints; it must succeed."""
     command = [sys.executable, "-m", "rlobj_cli", *adapted(words)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=READY)
+    variables = {**os.environ, "RLOBJ_DATA_DIR": "data"}
+    done = subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=READY
+    )
     assert done.returncode == 0, (command, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done.stdout

@@ -97,7 +97,7 @@ def test_a_resumed_run_draws_the_numbers_of_an_uninterrupted_one(given, tmp_path
 @pytest.mark.slow
 def test_each_rank_draws_numbers_of_its_own(given, tmp_path):
     words = ["train", "--preset", "grpo", "--model", "embedded", "--data", given["data"]]
-    words += ["--reward", given["reward"], "--eval-every", "0"]
+    words += ["--reward", given["reward"], "--set", "evaluation.every=0"]
     for name, value in {**QUICK, **ROWS_TEMPLATE}.items():
         words += ["--set", f"{name}={value}"]
     ranks([*words, "--out", tmp_path / "run"])

@@ -66,7 +66,8 @@ def test_an_evaluation_asks_the_server_whether_it_holds_the_model(policy, server
     rows = [{"problem": f"{a}+1+1=", "answer": str(a + 2)} for a in range(5)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     engine = ["--sampler", "vllm-server", "--set", f"sampling.server.url={servers[0].url}"]
-    asked = ["--on", file, "--template", "{prompt}", "-n", "8", "--max-tokens", "24", *engine]
+    asked = ["--on", file, "-n", "8", *engine]
+    asked += ["--set", "data.template={prompt}", "--set", "sampling.max_tokens=24"]
     environment = servers[0].environment
     finish(program(["eval", policy, *asked, "--out", out], log, **environment), log)
     assert len((out / "samples.jsonl").read_text().splitlines()) == 40

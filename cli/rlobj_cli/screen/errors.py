@@ -14,26 +14,25 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
+import traceback
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 from typer.core import TyperGroup
 
 from rlobj.base.errors import Argument, Message, RlobjError, RunError, Setting
-from rlobj.runs.layout import CONFIG_FILE
-from rlobj.settings.presets import preset_names
+from rlobj.reporting.terminal import Screen
 
-_UsageError: Any = typer.BadParameter.__base__
 FAILED = 1
 WRONG_INPUT = 2
+COLLECTIVES = "torch.distributed.distributed_c10d"
+"""The module whose functions talk to the other processes."""
 
 
 def typed(message: str, options: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -82,11 +81,7 @@ def exit_code(error: KeyboardInterrupt) -> int:
 
 def report(title: str, message: str) -> None:
     """Print a message on stderr: a panel on a terminal, otherwise plain lines."""
-
-    from rlobj.reporting import visible
-
-    message = "\n".join(visible(line) for line in message.split("\n"))
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     if console.is_terminal:
         panel = Panel(Text(message), title=title, title_align="left", border_style="red")
         console.print(panel)
@@ -94,42 +89,10 @@ def report(title: str, message: str) -> None:
         console.print(Text(f"{title}: {message}"), soft_wrap=True)
 
 
-def _lost_a_peer(error: Exception) -> bool:
-    """Whether a process of several failed only because its connection to another one ended."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        return False
-    from rlobj.training.parallel.launcher import LOST_A_PEER
-
-    return LOST_A_PEER.search(str(error)) is not None
-
-
-def _advice(error: Any) -> str:
-    """What to type instead of words that `train` or `resume` does not take; "" = nothing."""
-    command = error.ctx and error.ctx.info_name
-    option = getattr(error, "option_name", "")
-    extra = re.search(r"unexpected extra argument.*\((\S+).*\)", error.message)
-    if command == "train" and option == "--resume":
-        return "Type: rlobj resume RUN"
-    if command == "train" and extra and not error.ctx.params.get("preset"):
-        word = extra[1]
-        if os.path.exists(os.path.join(word, CONFIG_FILE)):  # no error of a word that is no path
-            return f"Type: rlobj resume {word}"
-        if word.endswith((".yaml", ".yml")):
-            return f"Type: rlobj train --preset {word}, or --config {word}"
-        return f"Type: rlobj train --preset {word if word in preset_names() else 'NAME'}"
-    if command == "resume" and extra:
-        return "It resumes one run, and takes settings as --set NAME=VALUE"
-    if command == "resume" and option == "--dry-run":
-        return "A resumed run has no dry run"
-    trains = options_of(error.ctx.parent.command.commands["train"]) if command == "resume" else {}
-    if trains and option in {*trains.values(), "--output-dir"}:
-        return "A run goes on with its own settings. A new one changes them: rlobj train --from RUN"
-    if command in ("train", "resume") and option:
-        from rlobj.settings.meaning import meaning_of
-
-        meaning = meaning_of(option.lstrip("-").replace("-", "_"))
-        return re.sub(r"'([\w.]+)'", r"'--set \1=VALUE'", meaning).replace("by out", "by --out")
-    return ""
+def _lost_a_peer(error: RuntimeError) -> bool:
+    """Whether a collective of torch.distributed failed, as it does if another process has ended."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") == COLLECTIVES for frame, _ in frames)
 
 
 class GuardedGroup(TyperGroup):
@@ -146,19 +109,10 @@ class GuardedGroup(TyperGroup):
                     option.metavar = ""  # in place of <bool>
         return super().parse_args(ctx, args)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take `evaluate` as `eval`."""
-        return super().resolve_command(ctx, ["eval", *args[1:]] if args[0] == "evaluate" else args)
-
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except _UsageError as error:
-            if advice := _advice(error):
-                error.possibilities = None
-                error.message += f". {advice}"
-            raise
         except KeyboardInterrupt as error:
             advice = "\n".join(getattr(error, "__notes__", ()))
             report("Interrupted", advice or "stopped; no file is incomplete")

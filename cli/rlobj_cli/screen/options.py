@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +11,6 @@ import typer
 if TYPE_CHECKING:
     from rlobj.settings.layers import Layer
 
-DATA_DIR = "RLOBJ_DATA_DIR"
-"""The variable of the environment that names the folder with problems."""
-
 
 def completed(incomplete: str) -> list[tuple[str, str]]:
     """The settings whose dotted names begin so, ready for a value, each with its meaning."""
@@ -22,15 +18,6 @@ def completed(incomplete: str) -> list[tuple[str, str]]:
 
     meanings = setting_meanings().items()
     return [(f"{name}=", text) for name, text in meanings if name.startswith(incomplete)]
-
-
-def name_data_dir(ctx: typer.Context, folder: Path | None) -> Path | None:
-    """Name the folder in the environment while the command runs, for it and what it starts."""
-    if folder is not None:
-        before = dict(os.environ)
-        os.environ[DATA_DIR] = str(folder.absolute())
-        ctx.call_on_close(lambda: (os.environ.clear(), os.environ.update(before)))
-    return folder
 
 
 Runs = Annotated[
@@ -72,18 +59,6 @@ Settings = Annotated[
         "Repeatable.",
     ),
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        envvar=DATA_DIR,
-        callback=name_data_dir,
-        exists=True,
-        file_okay=False,
-        rich_help_panel="Problems",
-        help="Folder with aime24.jsonl, gsm8k.parquet and so on, to use instead of the hub.",
-    ),
-]
 Reward = Annotated[
     str | None,
     typer.Option(
@@ -112,16 +87,6 @@ Tools = Annotated[
         "with a chat template.",
     ),
 ]
-MaxTurns = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        rich_help_panel="Conversations",
-        help="Turns of the policy in a conversation, which ends after the last one. Default: the "
-        "run's, the task's or 16.",
-    ),
-]
 Sampler = Annotated[
     str | None,
     typer.Option(
@@ -144,15 +109,6 @@ Processes = Annotated[
         min=1,
         rich_help_panel="Several processes",
         help="Work in K processes on this machine, one per GPU if there are GPUs.",
-    ),
-]
-EvalEvery = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=0,
-        rich_help_panel="Problems",
-        help="Steps between evaluations on the held-out problems. 0: none.",
     ),
 ]
 Strategy = Annotated[

@@ -90,11 +90,7 @@ def published_rows(
         raise DataError(f"{folder} has no {form}.")
     if not candidates:
         raise no_test_split(f"{name} has no split '{split}'")
-    instead = Message(
-        "Without the hub: ",
-        Argument("data_dir", "DIR"),
-        f", or RLOBJ_DATA_DIR=DIR, a folder with {form}.",
-    )
+    instead = f"Without the hub: RLOBJ_DATA_DIR=DIR, a folder with {form}."
     source, part = first_available(candidates, name, instead)
     return str(source), _rows(str(source), part, duplicates)
 
