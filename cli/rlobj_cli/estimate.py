@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
 from rlobj.reporting.terminal import Screen, importing
 from rlobj_cli.screen.options import Config, Json, Preset, Settings
@@ -34,20 +33,6 @@ def estimate(
     preset: Preset = None,
     config: Config = None,
     settings: Settings = None,
-    mean_tokens: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", help="Mean tokens of a response. Default: half of sampling.max_tokens."
-        ),
-    ] = None,
-    used: Annotated[
-        float | None,
-        typer.Option(
-            "--utilization",
-            metavar="SHARE",
-            help="Share of a GPU's peak that training reaches. Default: 0.3.",
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show the memory, hours and disk space that a run on GPUs needs, before anything is loaded.
@@ -68,8 +53,6 @@ def estimate(
         from rlobj.settings.building import build_config
         from rlobj.settings.layers import file_layer, layers_of, origins, parse_setting
 
-    if used is not None and not 0.001 <= used <= 1:
-        raise ConfigError(f"--utilization is {used:g}; expected a share from 0.001 to 1")
     layers = [file_layer(config)] if config is not None else []
     layers.append(("--model", {"model": {"name": model}}))
     layers += [("--set", parse_setting(text)) for text in settings or []]
@@ -80,15 +63,9 @@ def estimate(
     built = build_config(layers)
     if built.model.name is not None:
         require_model(built.model.name)
-    longest = built.sampling.max_tokens
-    if mean_tokens is not None and not 1 <= mean_tokens <= longest:
-        raise ConfigError(
-            f"--mean-tokens is {mean_tokens:g}; expected 1 to {longest}, which is "
-            "sampling.max_tokens"
-        )
     with importing("transformers"):
         from rlobj_cli.screen.estimating import chosen, show, show_ways
-    estimated = chosen(built, gpus, mean_tokens, used)
+    estimated = chosen(built, gpus)
     if as_json:
         typer.echo(estimated.json())
     else:

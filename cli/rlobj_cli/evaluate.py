@@ -26,10 +26,6 @@ evaluation = typer.Typer(
 def compare(
     first: Annotated[Path, typer.Argument(metavar="DIR_A", help="Folder of an evaluation.")],
     second: Annotated[Path, typer.Argument(metavar="DIR_B", help="Folder of another evaluation.")],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE.md", help="Write the comparison as Markdown."),
-    ] = None,
 ) -> None:
     """Compare two evaluations of the same problems: A minus B, problem by problem.
 
@@ -40,13 +36,7 @@ def compare(
     \b  rlobj eval compare evals/base evals/stapo
     """
     console, evaluations, _ = _loaded()
-    from rlobj.base.files import write_whole
-
-    comparison = evaluations.compare(first, second)
-    show_markdown(console, comparison.to_markdown())
-    if out is not None:
-        write_whole(out, comparison.to_markdown().encode())
-        console.print(f"wrote {out}", markup=False, highlight=False, soft_wrap=True)
+    show_markdown(console, evaluations.compare(first, second).to_markdown())
 
 
 @evaluation.command()
@@ -119,7 +109,6 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            rich_help_panel="Problems",
             help="Of a run: newest, best (held-out accuracy or reward), or a step.",
         ),
     ] = None,
@@ -127,7 +116,6 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAMES|FILE",
-            rich_help_panel="Problems",
             help="aime24, aime25, amc23, math500, minerva, olympiadbench, brumo25, cmimc25, "
             "hmmt25; standard (the first six) or all; built-in tasks; files, folders or hub ids; "
             "separated by commas. Default: the run's own held-out problems.",
@@ -137,7 +125,6 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            rich_help_panel="Problems",
             help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. --set "
             "changes single ones.",
         ),
@@ -149,15 +136,11 @@ def evaluate(
             "-n",
             metavar="N",
             min=1,
-            rich_help_panel="Problems",
             help="Responses per problem. Default: 4.",
         ),
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, rich_help_panel="Problems", help="The first N problems of each."
-        ),
+        int | None, typer.Option(metavar="N", min=1, help="The first N problems of each.")
     ] = None,
     reward: options.Reward = None,
     environment: options.Environment = None,
@@ -204,21 +187,17 @@ def evaluate(
         raise typer.Exit(launch(sys.argv[1:], processes))
     console, evaluations, screen = _loaded()
     from rlobj.base.launched import first_process
-    from rlobj.conversations.settings import named_tools
-    from rlobj.settings.layers import parse_setting, reward_settings
 
     console.quiet = processes != 1 and not first_process()
-    layers = [(f"--set {text}", parse_setting(text)) for text in settings or []]
-    layers += setting_layers(
-        {
-            "--samples": ("evaluation.samples", samples),
-            "--limit": ("data.limit", limit),
-            "--reward": ("rewards", None if reward is None else reward_settings(reward)),
-            "--environment": ("environment.target", environment),
-            "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
-            "--seed": ("seed", seed),
-            "--sampler": ("sampling.engine", sampler),
-        }
+    layers = setting_layers(
+        settings,
+        samples=samples,
+        limit=limit,
+        reward=reward,
+        environment=environment,
+        tools=tools,
+        seed=seed,
+        sampler=sampler,
     )
     calm_libraries(console)
     with screen(console, "rlobj eval") as callback:

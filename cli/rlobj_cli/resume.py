@@ -38,21 +38,14 @@ def resume(
       rlobj resume RUN --processes 4 --strategy zero3
     """
     with importing("torch"):
-        from rlobj.settings.layers import parse_setting
         from rlobj_cli.screen.training import explained, process_console, run_screen
 
-    named = setting_layers(
-        {
-            "--sampler": ("sampling.engine", sampler),
-            "--strategy": ("training.strategy", strategy),
-            "--stop-on": ("training.stop_on", stop_on or None),
-        }
-    )
+    typed = setting_layers(settings, sampler=sampler, strategy=strategy, stop_on=stop_on)
     screen = run_screen(process_console())
     with explained(screen):
         rlobj.resume(
             run,
-            settings=[*named, *(("--set", parse_setting(text)) for text in settings or [])],
+            settings=typed,
             reward=reward,
             environment=environment,
             tools=tools,

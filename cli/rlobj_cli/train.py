@@ -33,7 +33,6 @@ def train(
             "--data",
             "-d",
             metavar="FILE|ID|TASK",
-            rich_help_panel="Problems",
             help="Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a "
             "built-in task.",
         ),
@@ -42,7 +41,6 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            rich_help_panel="Problems",
             help="A built-in task as --data: scratchpad (sums with their steps, the default "
             "without --model), calculator (the policy may ask one), addition or max-digits.",
         ),
@@ -63,7 +61,6 @@ def train(
             "--out",
             "-o",
             metavar="DIR",
-            rich_help_panel="The run",
             help="New folder for the run. Default: runs/PRESET-TIME",
         ),
     ] = None,
@@ -72,7 +69,6 @@ def train(
         typer.Option(
             "--from",
             metavar="RUN[@STEP]",
-            rich_help_panel="The run",
             help="A new run with the settings of another one, from the policy of its newest "
             "checkpoint, of a step, or of @best. If that run has no checkpoint yet, the new one "
             "starts from its model. Everything may be changed; --preset replaces the objective.",
@@ -83,7 +79,6 @@ def train(
         bool,
         typer.Option(
             "--dry-run",
-            rich_help_panel="The run",
             help="Show every setting and where it comes from, and explain the objective. Writes "
             "nothing.",
         ),
@@ -108,25 +103,21 @@ def train(
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    from rlobj.conversations.settings import named_tools
     from rlobj.data.tasks import TASKS
-    from rlobj.settings.layers import parse_setting, reward_settings
 
-    named = setting_layers(
-        {
-            "--model": ("model.name", model),
-            "--data": ("data.source", data),
-            "--task": ("data.source", task),
-            "--seed": ("seed", seed),
-            "--reward": ("rewards", None if reward is None else reward_settings(reward)),
-            "--environment": ("environment.target", environment),
-            "--tools": ("environment.tools", None if tools is None else named_tools(tools)),
-            "--sampler": ("sampling.engine", sampler),
-            "--strategy": ("training.strategy", strategy),
-            "--stop-on": ("training.stop_on", stop_on or None),
-        }
+    typed = setting_layers(
+        settings,
+        model=model,
+        data=data,
+        task=task,
+        reward=reward,
+        environment=environment,
+        tools=tools,
+        sampler=sampler,
+        seed=seed,
+        strategy=strategy,
+        stop_on=stop_on,
     )
-    typed = [*named, *(("--set", parse_setting(text)) for text in settings or [])]
     if None not in (task, data):
         raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
     if task is not None and task not in TASKS:

@@ -1,4 +1,4 @@
-"""`rlobj presets`, of which `rlobj explain` is the command `show`."""
+"""`rlobj presets`: lists, explains, compares and checks presets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from screens import printed as output
 from typer.testing import CliRunner
 
 from rlobj import load_preset
-from rlobj.runs.configuration import dump_config
-from rlobj.settings.building import compose
 from rlobj.settings.presets import preset_names
 from rlobj.settings.schema import preset_schema
 from rlobj_cli.app import app
@@ -33,7 +31,6 @@ def test_show_without_a_terminal_prints_a_valid_preset_file(name: str, tmp_path:
     file.write_text(text)
     assert load_preset(file).objective == load_preset(name).objective
     assert "# loss = " in text
-    assert text == output("explain", name)
 
 
 def test_diff_shows_only_settings_that_differ() -> None:
@@ -54,16 +51,6 @@ def test_check_reports_all_errors_of_a_file(tmp_path: Path) -> None:
     for expected in ("'prop'", "Did you mean 'prob'?", "training.stepz", "sampling.group_size"):
         assert expected in text
     assert "^" in text
-
-
-def test_an_unknown_key_at_the_top_of_a_file_is_compared_with_all_keys_of_files(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("base: grpo\npapr: Mine et al.\n")
-    text = output("presets", "check", str(file), code=2)
-    assert "unknown key. Did you mean 'paper'? Known: base, checkpoint," in text
-    assert "sources, summary, training." in text
 
 
 def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> None:
@@ -87,30 +74,21 @@ def test_check_names_the_tables_on_which_training_would_fail(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "settings",
     [
-        "preset: stapo\ntraining: {steps: 7}",
         "base: stapo\ntraining: {steps: 7}",
         "preset: stapo\nmodel: {name: some/model}\ndata: {source: mine.jsonl}\n"
         "training: {steps: 7}",
     ],
-    ids=["preset", "base", "model-and-data"],
+    ids=["base", "model-and-data"],
 )
 def test_check_and_diff_accept_a_configuration_file(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("mine.yaml", "mine"):  # --config needs no ending
-        Path(name).write_text(settings)
-        assert f"{name} is valid" in output("presets", "check", name)
-        rows = [line.split() for line in output("presets", "diff", "stapo", name).splitlines()]
-        assert ["training.steps", "100", "7"] in rows
-        assert ["model.name", "–", "some/model"] in rows or "model" not in settings
-        assert ["data.source", "–", "mine.jsonl"] in rows or "data" not in settings
-
-
-def test_check_and_diff_accept_the_configuration_of_a_run(tmp_path: Path) -> None:
-    file = tmp_path / "config.resolved.yaml"
-    file.write_text(dump_config(compose("stapo")))
-    assert f"{file} is valid" in output("presets", "check", str(file))
-    assert "sampling.max_tokens" in output("presets", "diff", "stapo", str(file))
-    assert "same settings" in output("presets", "diff", str(file), str(file))
+    Path("mine").write_text(settings)  # --config needs no ending
+    assert "mine is valid" in output("presets", "check", "mine")
+    rows = [line.split() for line in output("presets", "diff", "stapo", "mine").splitlines()]
+    assert ["training.steps", "100", "7"] in rows
+    assert ["model.name", "–", "some/model"] in rows or "model" not in settings
+    assert ["data.source", "–", "mine.jsonl"] in rows or "data" not in settings
+    assert "same settings" in output("presets", "diff", "mine", "mine")
 
 
 def test_check_accepts_a_cut_by_code_that_is_not_imported(tmp_path: Path) -> None:
@@ -122,30 +100,13 @@ def test_check_accepts_a_cut_by_code_that_is_not_imported(tmp_path: Path) -> Non
     assert "Attributes:" not in text
 
 
-def test_explain_shows_populations_and_settings_that_cannot_act() -> None:
-    text = " ".join(output("explain", "stapo").split())
+def test_show_explains_populations_and_counts_the_updates_of_all_phases() -> None:
+    text = " ".join(output("presets", "show", "stapo").split())
     assert "drop: (advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)" in text
     assert "ceil(0.8·n)" in text
     assert "no effect" not in text
-    assert (
-        "S Clip(low=0.2, high=0.28, dual=10.0, ratio=token, max_log_ratio=20.0, against=old): S ="
-        in text
-    )
-    text = " ".join(output("explain", "stapo", "--updates", "1").split())
-    assert "no effect: the bounds of {kind: clip, high: 0.28, dual: 10.0}" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "counted"),
-    [
-        (["ar-lopti"], "4 optimizer updates per rollout: 2 phases of 2"),
-        (["archer"], "6 optimizer updates per rollout\n"),
-        (["stapo", "--updates", "1"], "1 optimizer update per rollout\n"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_explain_counts_the_updates_of_all_phases(words: list[str], counted: str) -> None:
-    assert counted in output("explain", *words)
+    lopti = output("presets", "show", "ar-lopti")
+    assert "4 optimizer updates per rollout: 2 phases of 2" in lopti
 
 
 def test_schema_prints_the_json_schema_of_a_preset_file() -> None:

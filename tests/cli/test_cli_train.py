@@ -76,20 +76,16 @@ def test_the_header_shows_what_the_files_and_options_of_the_user_set(tmp_path: P
 
 
 def test_dry_run_shows_who_answers_and_the_limits_of_a_conversation() -> None:
-    words = "--preset", "dapo", "--task", "calculator", "--max-turns", "3", "--dry-run"
-    found = [" ".join(line.split()) for line in output(*words).splitlines()]
+    words = "--preset", "dapo", "--task", "calculator", "--set", "environment.max_turns=3"
+    found = [" ".join(line.split()) for line in output(*words, "--dry-run").splitlines()]
     for line in (
         "kind: environment # embedded profile",
         "target: calculator # embedded profile",
         "tools: []",
-        "max_turns: 3 # --max-turns",
+        "max_turns: 3 # --set",
         "max_tokens: 20 # embedded profile",
     ):
         assert line in found
-
-
-def test_blanks_and_empty_names_are_no_tools() -> None:
-    assert "tools: []" in output("--preset", "grpo", "--tools", " , ", "--dry-run")
 
 
 def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
@@ -107,46 +103,12 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     assert "a smaller model, or LoRA and fsdp2" in refused.partition("cannot fit the GPU")[2]
 
 
-def test_a_resumed_run_refuses_the_options_of_a_new_one(tmp_path: Path) -> None:
+def test_a_resumed_run_names_the_settings_to_leave_out(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "config.resolved.yaml").write_text(dump_config(compose("stapo")))
     words = ("--set", "training.betas=[0,0]", "--set", "trainig.steps=3", "--sampler", "vllm")
     text = printed("resume", tmp_path, *words, code=2).strip()
     assert text.endswith("Leave out: --set training.betas, --set trainig.steps")
-    for option in ("--preset", "--seed", "--output-dir"):
-        text = printed("resume", tmp_path, option, "0", code=2, columns=200)
-        assert "A new one changes them: rlobj train --from RUN" in text
-    text = printed("resume", tmp_path, "--dry-run", code=2, columns=200)
-    assert "A resumed run has no dry run" in text
-    text = printed("resume", tmp_path, "b", code=2, columns=200)
-    assert "It resumes one run, and takes settings as --set NAME=VALUE" in text
-    text = printed("train", tmp_path, code=2, columns=400)
-    assert f"Type: rlobj resume {tmp_path}" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "typed"),
-    [
-        (["train", "stapo"], "rlobj train --preset stapo"),
-        (["train", "math.jsonl"], "rlobj train --preset NAME"),
-        (["train", "x" * 300], "rlobj train --preset NAME"),
-        (["train", "my.yaml"], "rlobj train --preset my.yaml, or --config my.yaml"),
-        (["train", "--resume", "runs/a"], "rlobj resume RUN"),
-        (
-            ["train", "--output-dir", "a"],
-            "--output-dir. The folder of a run is no setting, it is given by --out.",
-        ),
-        (
-            ["train", "--beta", "3"],
-            "objective.penalties=VALUE' or '--set objective.reward_kl=VALUE'?",
-        ),
-        (["train", "--num-generations", "8"], "Did you mean '--set sampling.group_size=VALUE'?"),
-        (["resume", "run", "--lr", "1"], "Did you mean '--set training.learning_rate=VALUE'?"),
-        (["evaluate", "compare", "a"], "Missing argument 'DIR_B'"),
-    ],
-)
-def test_words_of_other_programs_are_answered_with_what_to_type(words, typed) -> None:
-    assert typed in printed(*words, code=2, columns=200)
 
 
 def test_a_dry_run_shows_the_micro_batch_of_short_prompts_and_no_share_of_a_hash(
@@ -181,16 +143,6 @@ def test_a_dry_run_shows_the_micro_batch_of_short_prompts_and_no_share_of_a_hash
     assert "left out 50 training problems: prompts over 4 tokens" in caplog.text
     none = output(*alone, "sampling.max_tokens=125", code=2)
     assert "training problems has a prompt of at most 3 tokens" in none
-
-
-def test_a_preset_of_a_configuration_file_names_the_columns(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    save_tiny_policy(tmp_path / "policy")
-    Path("mine.yaml").write_text("base: grpo\ndata: {columns: {prompt: q, answer: a}}\n")
-    Path("conf.yaml").write_text("preset: mine.yaml\ndata: {source: qa.jsonl}\n")
-    Path("qa.jsonl").write_text('{"q": "1+1=", "a": "2"}\n' * 2 + '{"q": "1+2=", "a": "3"}\n')
-    words = ("--config", "conf.yaml", "--model", "./policy", "--set", "sampling.max_tokens=9")
-    assert "prompt: q" in output(*words, "--set", "evaluation.every=0", "--dry-run")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,6 @@ READING = {
     "presets show": ["presets", "show", "FILE.yaml"],
     "presets check": ["presets", "check", "FILE.yaml"],
     "presets diff": ["presets", "diff", "grpo", "FILE.yaml"],
-    "explain": ["explain", "FILE.yaml"],
     "a dry run": ["train", "--preset", "FILE.yaml", "--dry-run"],
     "a dry run with a configuration": ["train", "--config", "FILE.yaml", *SHORT, "--dry-run"],
 }
@@ -91,7 +90,7 @@ def test_what_only_reads_imports_nothing_that_a_file_names(command: str, what: s
         assert "does not execute code.py:" in text
     if command == "presets diff" and what == "a rule":
         assert "code.py:Rare', factor=2)" in "".join(text.split("\n"))
-    if command == "explain" and what == "a base":
+    if command == "presets show" and what == "a base":
         assert "code.py:Mine, which is not imported here" in text
 
 

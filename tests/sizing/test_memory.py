@@ -159,11 +159,11 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
     )
     cards = Cards(8, 80 * GIB)
     memory = estimate(config, EIGHT, "fsdp2", 8, cards.bytes)
-    done = work(config, EIGHT, memory, cards, used=0.4)
+    done = work(config, EIGHT, memory, cards)
     tokens = 64 * (1024 + 256)
     assert (done.responses, done.mean, done.tokens) == (64, 1024, tokens)
     computing = EIGHT.total - 151936 * 4096
-    forward = tokens * (2 * computing + 2 * 36 * 4096 * 1280) / (8 * 989e12 * 0.4)
+    forward = tokens * (2 * computing + 2 * 36 * 4096 * 1280) / (8 * 989e12 * 0.3)
     assert done.seconds["update"] == pytest.approx(4 * forward)
     reading = 2 * EIGHT.total + 8 * 36 * 2 * 1024 * 2 * 512
     assert done.seconds["generation"] == pytest.approx(2048 * reading / (3.35e12 * 0.5))
@@ -177,7 +177,7 @@ def test_tokens_hours_and_disk_of_qwen3_8b_by_hand():
     several = {"training.updates_per_step": 4}
     without = {**several, "training.old_logprobs": "sampler"}
     scoring = [
-        work(with_settings(config, more), EIGHT, memory, cards, used=0.4).seconds["scoring"]
+        work(with_settings(config, more), EIGHT, memory, cards).seconds["scoring"]
         for more in ({}, several, without)
     ]
     assert scoring == pytest.approx([0, forward, 0])

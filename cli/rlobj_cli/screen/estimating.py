@@ -22,7 +22,7 @@ from rlobj.sizing.fitting import Choice, choose, ways
 from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
 from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
-from rlobj.sizing.workload import DECODING, Work, work
+from rlobj.sizing.workload import DECODING, USED, Work, work
 from rlobj.training.parallel.environment import resolve_strategy
 from rlobj_cli.screen.console import plain_value
 from rlobj_cli.screen.errors import typed
@@ -71,21 +71,17 @@ def estimated(
     size: Size,
     ranks: int,
     cards: Cards | None,
-    mean: float | None = None,
-    used: float | None = None,
     choices: Sequence[Choice] = (),
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
     strategy = resolve_strategy(config.training.strategy, os.environ)
     memory = estimate_memory(config, size, strategy, ranks, None if cards is None else cards.bytes)
-    done = work(config, size, memory, cards, mean=mean, used=used)
+    done = work(config, size, memory, cards)
     fitting = () if cards is None or memory.fits else ways(config, size, strategy, cards)
     return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
-def chosen(
-    config: RunConfig, gpus: str | None, mean: float | None = None, used: float | None = None
-) -> Estimated:
+def chosen(config: RunConfig, gpus: str | None) -> Estimated:
     """The estimate of a run after `choose`, on some GPUs or on this machine's CPU ("cpu").
 
     None = the GPUs of this machine, or its CPU if it has none.
@@ -109,7 +105,7 @@ def chosen(
     else:
         choices = choose(config, size, cards)
     config = settled(config, choices)
-    return estimated(config, size, 1 if cards is None else cards.count, cards, mean, used, choices)
+    return estimated(config, size, 1 if cards is None else cards.count, cards, choices)
 
 
 def show(console: Console, estimate: Estimated) -> None:
@@ -150,17 +146,16 @@ def _facts(estimate: Estimated) -> dict[str, str]:
     facts = {
         "model": f"{name}, {estimate.size.total / 1e6:,.1f} million parameters",
         "tokens": f"{done.tokens / 1e6:.2f} million a step are trained on; {done.responses:,} "
-        f"responses of {done.mean:,.0f} tokens to prompts of {done.prompt:,} are sampled, an "
-        "assumption: set --mean-tokens",
+        f"responses are sampled; {done.mean:,.0f} tokens of a response and {done.prompt:,} of a "
+        "prompt are an assumption",
     }
     if cards is not None:
         facts["model"] += f", on {cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})"
         facts["hours"] = (
             f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps of "
             f"{sum(done.seconds.values()):,.0f} seconds ({listed(done.seconds)}), by arithmetic "
-            f"and not measured: {done.used:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s (set "
-            f"--utilization), and {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in "
-            "generation"
+            f"and not measured: {USED:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s, and "
+            f"{DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation"
         )
     disk = f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}"
     host = f"{memory.host / GIB:,.0f} GiB of memory a process, to load or write a checkpoint"

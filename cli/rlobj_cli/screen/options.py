@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +42,6 @@ Config = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        rich_help_panel="Settings",
         help="YAML file with settings above those of the preset. It can name preset, model and "
         "data itself.",
     ),
@@ -54,7 +53,6 @@ Settings = Annotated[
         "-s",
         metavar="KEY=VALUE",
         autocompletion=completed,
-        rich_help_panel="Settings",
         help="One setting by its dotted name, above everything else, such as training.steps=50. "
         "Repeatable.",
     ),
@@ -63,7 +61,6 @@ Reward = Annotated[
     str | None,
     typer.Option(
         metavar="KIND|FILE.py:NAME",
-        rich_help_panel="Problems",
         help="What grades a response: math, math_verify, exact, or your function "
         "f(response, answer, **columns), such as my_rewards.py:score.",
     ),
@@ -72,7 +69,6 @@ Environment = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE.py:CLASS",
-        rich_help_panel="Conversations",
         help="Who answers the policy: calculator, or your class with reset(problem) and "
         "step(messages). It grades unless --reward does.",
     ),
@@ -81,7 +77,6 @@ Tools = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        rich_help_panel="Conversations",
         help="What the policy may call, separated by commas: python, calculator, or your "
         "function, such as my_tools.py:look_up, with type hints and a docstring. Needs a model "
         "with a chat template.",
@@ -91,23 +86,18 @@ Sampler = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        rich_help_panel="Sampling",
         help="Engine that samples responses: transformers, vllm (in this process), or vllm-server "
         "(see rlobj serve).",
     ),
 ]
 Seed = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=0, rich_help_panel="Sampling", help="Of sampling and data. Default: 0."
-    ),
+    int | None, typer.Option(metavar="N", min=0, help="Of sampling and data. Default: 0.")
 ]
 Processes = Annotated[
     int | None,
     typer.Option(
         metavar="K",
         min=1,
-        rich_help_panel="Several processes",
         help="Work in K processes on this machine, one per GPU if there are GPUs.",
     ),
 ]
@@ -115,7 +105,6 @@ Strategy = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        rich_help_panel="Several processes",
         help="How the processes share the policy: ddp, zero2, zero3, or fsdp2.",
     ),
 ]
@@ -123,23 +112,38 @@ StopOn = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FINDING",
-        rich_help_panel="The run",
         help="Save and stop with exit code 1 when the diagnosis finds this, such as collapse. "
         "Repeatable; see rlobj diagnose.",
     ),
 ]
 
 
-def setting_layers(options: Mapping[str, tuple[str, Any]]) -> list[Layer]:
-    """The options that are given, as layers with their names.
+SETTINGS = {
+    "model": "model.name",
+    "data": "data.source",
+    "task": "data.source",
+    "reward": "rewards",
+    "environment": "environment.target",
+    "tools": "environment.tools",
+    "sampler": "sampling.engine",
+    "seed": "seed",
+    "strategy": "training.strategy",
+    "stop_on": "training.stop_on",
+    "samples": "evaluation.samples",
+    "limit": "data.limit",
+}
+"""The setting of each option that stands for one."""
 
-    Args:
-        options: for each option the setting that it sets, and the value, None if it is not given.
-    """
-    from rlobj.settings.layers import nested
 
-    return [
-        (option, nested(setting, value))
-        for option, (setting, value) in options.items()
-        if value is not None
+def setting_layers(settings: Sequence[str] | None, **options: Any) -> list[Layer]:
+    """The options that are given, as layers with their names, and above them those of --set."""
+    from rlobj.conversations.settings import named_tools
+    from rlobj.settings.layers import nested, parse_setting, reward_settings
+
+    read = {"reward": reward_settings, "tools": named_tools}
+    layers = [
+        (f"--{name.replace('_', '-')}", nested(SETTINGS[name], read.get(name, lambda x: x)(value)))
+        for name, value in options.items()
+        if value not in (None, [])
     ]
+    return [*layers, *(("--set", parse_setting(text)) for text in settings or [])]

@@ -144,18 +144,14 @@ class RlobjError(Exception):
 
     Args:
         parts: of the message.
+
+    Attributes:
+        message: what went wrong, and what to type.
     """
 
     def __init__(self, *parts: object) -> None:
-        super().__init__(*Message(*parts).parts)
-
-    @property
-    def message(self) -> Message:
-        """What went wrong, and what to type."""
-        return Message(*self.args)
-
-    def __str__(self) -> str:
-        return self.message
+        self.message = Message(*parts)
+        super().__init__(self.message)
 
     def __reduce__(self) -> Any:  # also of classes whose arguments are not the message
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]

@@ -56,7 +56,6 @@ class Work:
         seconds: of a step, by part; empty without GPUs.
         steps: of the run.
         disk: bytes, by part.
-        used: share of a GPU's peak that training reaches, an assumption.
     """
 
     responses: int
@@ -66,7 +65,6 @@ class Work:
     seconds: Mapping[str, float]
     steps: int
     disk: Mapping[str, float]
-    used: float
 
     @property
     def hours(self) -> float:
@@ -74,15 +72,7 @@ class Work:
         return self.steps * sum(self.seconds.values()) / 3600
 
 
-def work(
-    config: RunConfig,
-    size: Size,
-    memory: Memory,
-    cards: Cards | None,
-    *,
-    mean: float | None = None,
-    used: float | None = None,
-) -> Work:
+def work(config: RunConfig, size: Size, memory: Memory, cards: Cards | None) -> Work:
     """The work of a run.
 
     Args:
@@ -90,21 +80,18 @@ def work(
         size: of its model.
         memory: of a process.
         cards: the GPUs; None = there are none, and no hours.
-        mean: tokens of a response; None = `FULL` times `sampling.max_tokens`.
-        used: share of the peak that training reaches; None = `USED`.
     """
-    sampling, used = config.sampling, used or USED
-    mean = mean or FULL * sampling.max_tokens
+    sampling, mean = config.sampling, FULL * config.sampling.max_tokens
     prompt = _prompt(config, size)
     length = prompt + mean + FULL * heard(config, size)
     tokens = sampling.prompts_per_step * sampling.group_size * length
-    seconds = {} if cards is None else _seconds(config, size, memory, cards, mean, used)
+    seconds = {} if cards is None else _seconds(config, size, memory, cards, mean)
     steps, disk = config.training.steps, _disk(config, size, tokens)
-    return Work(sampled(config), mean, prompt, tokens, seconds, steps, disk, used)
+    return Work(sampled(config), mean, prompt, tokens, seconds, steps, disk)
 
 
 def _seconds(
-    config: RunConfig, size: Size, memory: Memory, cards: Cards, mean: float, used: float
+    config: RunConfig, size: Size, memory: Memory, cards: Cards, mean: float
 ) -> dict[str, float]:
     """Seconds of a step, by part."""
     sampling, training = config.sampling, config.training
@@ -115,7 +102,7 @@ def _seconds(
     attention = 2 * size.layers * size.queries * length
     rows = sampling.prompts_per_step if _shares_prompts(config) else trained
     computed = trained * length - (trained - rows) * prompt
-    forward = computed * (2 * computing + attention) / (cards.count * cards.speed.flops * used)
+    forward = computed * (2 * computing + attention) / (cards.count * cards.speed.flops * USED)
     backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
     passes = 1 + backward + (training.gradient_checkpointing is True)
     seconds = {
