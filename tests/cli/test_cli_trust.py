@@ -54,6 +54,7 @@ READING = {
     "presets check": ["presets", "check", "FILE.yaml"],
     "presets diff": ["presets", "diff", "grpo", "FILE.yaml"],
     "a dry run": ["train", "--preset", "FILE.yaml", "--dry-run"],
+    "estimate": ["estimate", "--model", "embedded", "--gpus", "80", "--preset", "FILE.yaml"],
     "a dry run with a configuration": ["train", "--config", "FILE.yaml", *SHORT, "--dry-run"],
 }
 SMALL = {"training.steps": 1, "sampling.prompts_per_step": 2, "sampling.group_size": 2}
@@ -92,13 +93,6 @@ def test_what_only_reads_imports_nothing_that_a_file_names(command: str, what: s
         assert "code.py:Rare', factor=2)" in "".join(text.split("\n"))
     if command == "presets show" and what == "a base":
         assert "code.py:Mine, which is not imported here" in text
-
-
-def test_an_estimate_imports_nothing(policy: Path) -> None:
-    Path("FILE.yaml").write_text(FILES["a surrogate"])
-    words = ["estimate", "--model", policy, "--gpus", "1x80", "--preset", "FILE.yaml", *SHORT]
-    assert "memory of a process" in printed(*words)
-    assert not imported()
 
 
 @pytest.mark.parametrize("file", ["--preset", pytest.param("--config", marks=pytest.mark.slow)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from screens import console, printed, text_of
@@ -46,13 +45,3 @@ def test_grading_again_names_the_command_that_lists_the_grades_that_changed(tmp_
     assert f"to see which grades changed: rlobj eval compare {old} {new}\n" in text
     rows = [line.split() for line in printed("eval", "compare", old, new, columns=500).splitlines()]
     assert ["r", "1", "1", "0", "100.0"] in rows
-
-
-def test_what_is_missing_stands_above_the_results(tmp_path: Path) -> None:
-    result = stored(tmp_path / "a", {"4": ["4"]})
-    assert result is not None
-    screen = console()
-    more = replace(result.benchmarks["r"], settings={"problems": 1, "samples": 2})
-    EvaluationScreen(screen).finished(replace(result, benchmarks={"r": more}))
-    text = text_of(screen)
-    assert 0 <= text.index("Not finished: r: 1 of 2") < text.index("avg@n")

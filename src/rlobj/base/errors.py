@@ -153,6 +153,9 @@ class RlobjError(Exception):
         self.message = Message(*parts)
         super().__init__(self.message)
 
+    def __str__(self) -> str:  # a `Message`, which keeps its parts
+        return self.message
+
     def __reduce__(self) -> Any:  # also of classes whose arguments are not the message
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
