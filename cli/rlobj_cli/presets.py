@@ -14,7 +14,7 @@ from rlobj.base.targets import without_imports
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, say, shown_lines, table
 from rlobj.settings.presets import Preset, difference, load_preset, preset_folder, read_yaml
-from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
+from rlobj_cli.screen.console import plain_value, show_yaml
 from rlobj_cli.screen.options import PresetOrFile, Trust
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def show(
 ) -> None:
     """Show a preset: its file, its formula, the tokens it selects, settings without effect.
 
-    In a file, the explanation is a comment.
+    The explanation is a comment below the file.
 
     [bold]Examples[/bold]
 
@@ -93,17 +93,9 @@ def show(
     if loaded.bases:
         facts.append(f"builds on {', '.join(loaded.bases)}")
     explanation = objective.explain(updates, config.training.old_logprobs)
-    console = Screen()
-    show_yaml(console, loaded.text)
-    if not console.is_terminal:
-        lines = [f"{preset}  {title}".rstrip(), *facts, "", *str(explanation).split("\n")]
-        text = "\n".join(f"# {shown_lines(line)}".rstrip() for line in lines)
-        console.print(Text(f"\n{text}"), soft_wrap=True)
-        return
-    console.rule(style="dim")
-    console.print(Text.assemble((preset, "bold"), f"  {title}".rstrip()))
-    console.print(Text("\n".join([*facts, ""]), style="dim"))
-    show_explanation(console, explanation)
+    lines = [f"{preset}  {title}".rstrip(), *facts, "", *str(explanation).split("\n")]
+    comment = "\n".join(f"# {shown_lines(line)}".rstrip() for line in lines)
+    show_yaml(Screen(), f"{loaded.text}\n{comment}\n")
 
 
 @presets.command()

@@ -38,10 +38,10 @@ def resume(
       rlobj resume RUN --processes 4 --strategy zero3
     """
     with importing("torch"):
-        from rlobj_cli.screen.training import explained, process_console, run_screen
+        from rlobj_cli.screen.training import ProgramScreen, explained, process_console
 
     typed = setting_layers(settings, sampler=sampler, strategy=strategy, stop_on=stop_on)
-    screen = run_screen(process_console())
+    screen = ProgramScreen(process_console())
     with explained(screen):
         rlobj.resume(
             run,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import rlobj
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError
 from rlobj.reporting.terminal import importing
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
@@ -103,8 +103,6 @@ def train(
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    from rlobj.data.tasks import TASKS
-
     typed = setting_layers(
         settings,
         model=model,
@@ -120,13 +118,15 @@ def train(
     )
     if None not in (task, data):
         raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
-    if task is not None and task not in TASKS:
-        advice = nearest(task, TASKS)
-        raise ConfigError(f"--task {task}: there is no such task.{advice} --data names a file")
     with importing("torch"):
-        from rlobj_cli.screen.training import DryRunScreen, explained, process_console, run_screen
+        from rlobj_cli.screen.training import (
+            DryRunScreen,
+            ProgramScreen,
+            explained,
+            process_console,
+        )
 
-    screen = (DryRunScreen if dry_run else run_screen)(process_console())
+    screen = (DryRunScreen if dry_run else ProgramScreen)(process_console())
     with explained(screen):
         rlobj.train(
             preset,

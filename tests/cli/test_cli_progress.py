@@ -124,12 +124,15 @@ def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
-def test_header_is_shown_with_the_first_event_of_the_run(terminal: bool) -> None:
-    screen_console = console(80, terminal=terminal)
-    calls: list[str] = []
-    with RunScreen(screen_console, lambda _: calls.append("header")) as screen:
+def test_header_is_shown_with_the_first_event_of_the_run(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[OpenedRun] = []
+    monkeypatch.setattr(RunScreen, "header", lambda _, run: calls.append(run))
+    run = OpenedRun(Path("run"), compose("stapo"), [], processes=1)
+    with RunScreen(console(80, terminal=terminal)) as screen:
         screen.begin()  # a warning while the run is opened
-        screen.opened(OpenedRun(Path("run"), compose("stapo"), [], processes=1))
+        screen.opened(run)
         assert calls == []
         screen.started({"device": "cpu", "run": "here"})
-        assert calls == ["header"]
+        assert calls == [run]

@@ -55,5 +55,5 @@ def test_a_screen_shows_control_characters_and_keeps_lines_and_styles() -> None:
 def test_every_command_prints_on_a_screen() -> None:
     for path in PROGRAM.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
-            assert name not in ("Console", "print"), f"{path}, line {node.lineno}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("Console", "print"), f"{path}, line {node.lineno}"

@@ -22,12 +22,11 @@ from types import MappingProxyType
 from typing import Any
 
 import typer
-from rich.panel import Panel
 from rich.text import Text
 from typer.core import TyperGroup
 
 from rlobj.base.errors import Argument, Message, RlobjError, RunError, Setting
-from rlobj.reporting.terminal import Screen
+from rlobj.reporting.terminal import Screen, say
 
 FAILED = 1
 WRONG_INPUT = 2
@@ -80,13 +79,9 @@ def exit_code(error: KeyboardInterrupt) -> int:
 
 
 def report(title: str, message: str) -> None:
-    """Print a message on stderr: a panel on a terminal, otherwise plain lines."""
-    console = Screen(stderr=True)
-    if console.is_terminal:
-        panel = Panel(Text(message), title=title, title_align="left", border_style="red")
-        console.print(panel)
-    else:
-        console.print(Text(f"{title}: {message}"), soft_wrap=True)
+    """Print a message on stderr."""
+    text = Text.assemble((f"{title}: ", "bold red"), message)
+    say(Screen(stderr=True), text)
 
 
 def _lost_a_peer(error: RuntimeError) -> bool:

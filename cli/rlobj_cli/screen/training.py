@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from subprocess import CalledProcessError
 from typing import TYPE_CHECKING
 
@@ -46,16 +45,38 @@ class DryRunScreen(RunScreen):
         show_dry_run(self.console, run)
 
 
-def run_screen(console: Console) -> RunScreen:
-    """The screen of a run, with the header, the warnings below it, and the results of the program.
+class ProgramScreen(RunScreen):
+    """Shows a run with a header, the warnings below it, and the results of the program.
 
     Of a run in several processes, the first one shows the progress, and this one the rest.
     """
-    calm_libraries(console)
-    screen = RunScreen(console, partial(_header, console), partial(_results, console))
-    for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
-        handler.addFilter(lambda _: screen.begin() or True)
-    return screen
+
+    def __init__(self, console: Console) -> None:
+        calm_libraries(console)
+        super().__init__(console)
+        for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
+            handler.addFilter(lambda _: self.begin() or True)
+
+    def header(self, run: OpenedRun) -> None:
+        """Print which run begins, or goes on, with the settings that the user gave."""
+        from rlobj_cli.screen.header import show_header, show_resumed
+
+        if PROGRESS in os.environ:  # a process has started this one, and has shown the header
+            return
+        if run.resumed:
+            show_resumed(self.console, run)
+        else:
+            show_header(self.console, run.config, run.layers)
+
+    def results(self, run: OpenedRun, result: TrainingResult) -> None:
+        """Print the results of a run whose steps are done."""
+        from rlobj_cli.screen.results import show_results, train_on
+
+        if run.resumed and run.done == result.steps:
+            advice = f"All steps are done. To train on:\n  {train_on(run.path, run.config)}"
+            self.console.print(Text(advice), soft_wrap=True)
+        else:
+            show_results(self.console, run.config, result)
 
 
 @contextmanager
@@ -76,26 +97,3 @@ def explained(screen: RunScreen) -> Iterator[None]:
 
             show_history(screen.console, run.config, run.path, RunFolder(run.path).lines())
         raise
-
-
-def _header(console: Console, run: OpenedRun) -> None:
-    """Print which run begins, or goes on, with the settings that the user gave."""
-    from rlobj_cli.screen.header import show_header, show_resumed
-
-    if PROGRESS in os.environ:  # a process has started this one, and has shown the header
-        return
-    if run.resumed:
-        show_resumed(console, run)
-    else:
-        show_header(console, run.config, run.layers)
-
-
-def _results(console: Console, run: OpenedRun, result: TrainingResult) -> None:
-    """Print the results of a run whose steps are done."""
-    from rlobj_cli.screen.results import show_results, train_on
-
-    if run.resumed and run.done == result.steps:
-        advice = train_on(run.path, run.config)
-        console.print(Text(f"All steps are done. To train on:\n  {advice}"), soft_wrap=True)
-    else:
-        show_results(console, run.config, result)

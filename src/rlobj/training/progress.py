@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -58,9 +58,6 @@ class RunScreen(Stages, Callback):
 
     Args:
         console: the console.
-        header: prints the header. It is called before the first output, so that a run that is
-            refused prints no header.
-        results: prints the results of a run whose steps are all done.
 
     Attributes:
         run: the run; None until its settings are checked.
@@ -70,20 +67,14 @@ class RunScreen(Stages, Callback):
         history: lines of metrics.jsonl so far.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        header: Callable[[OpenedRun], None] = lambda run: None,
-        results: Callable[[OpenedRun, TrainingResult], None] = lambda run, result: None,
-    ) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
         self.run: OpenedRun | None = None
         self.steps = self.done = 0
-        self.header, self.results = header, results
         self.history: list[Mapping[str, Any]] = []
         self.ended_at = self._printed = time.time()
         self._findings: set[str] = set()
-        self._phase = ""
+        self._phase, self._begun = "", False
 
     def __enter__(self) -> Self:
         self.stage(working(self.console, "reading the settings"))
@@ -94,11 +85,17 @@ class RunScreen(Stages, Callback):
         self.run, self.steps, self.done = run, run.config.training.steps, run.done
         self.history = list(run.history())
 
+    def header(self, run: OpenedRun) -> None:
+        """Print what begins; the screen of the program does."""
+
+    def results(self, run: OpenedRun, result: TrainingResult) -> None:
+        """Print the results of a run whose steps are all done; the screen of the program does."""
+
     def begin(self) -> None:
-        """Print the header of the run, the first time."""
-        if self.run is not None:
-            header, self.header = self.header, lambda run: None
-            header(self.run)
+        """Print the header before the first output: a run that is refused has none."""
+        if self.run is not None and not self._begun:
+            self._begun = True
+            self.header(self.run)
 
     def hand_over(self) -> None:
         """Print the header, and leave the terminal to the processes that train."""
