@@ -51,12 +51,12 @@ def test_an_error_has_the_reason_of_each_candidate_and_what_to_type(monkeypatch)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(DataError) as caught:
-        first_available([HubSource("a/a"), HubSource("b/b")], "numbers", "Give --data-dir DIR.")
+        first_available([HubSource("a/a"), HubSource("b/b")], "numbers", "Set RLOBJ_DATA_DIR.")
     _, first, second, mirror, instead = str(caught.value).splitlines()
     assert first == "  a/a[train]: ConnectionError: no route to a/a"
     assert second == "  b/b[train]: ConnectionError: no route to b/b"
     assert "HF_ENDPOINT=URL" in mirror
-    assert instead == "Give --data-dir DIR."
+    assert instead == "Set RLOBJ_DATA_DIR."
 
 
 # ---- duplicates --------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ CHECKS = (
         ("objective/kept_fraction", "tokens/step"),
         on.nothing_kept,
         "drop and keep leave {kept:.2%} of the tokens: almost nothing is trained",
-        "Check the rule's comparison and threshold: rlobj explain says what it selects.",
+        "Check the rule's comparison and threshold: rlobj presets show says what it selects.",
     ),
     Check(
         "constant-reward",
