@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sys
 import time
 
 from rlobj.conversations import ToolError
@@ -37,10 +36,6 @@ def fail_own():
 
 def fail_sleep():
     time.sleep(100)
-
-
-def fail_sys_exit():
-    sys.exit(3)
 
 
 def fail_long():

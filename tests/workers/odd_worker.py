@@ -36,10 +36,6 @@ class Odd:
     def segfault(self):
         ctypes.string_at(0)
 
-    def unnamed_signal(self):
-        os.kill(os.getpid(), 40)
-        time.sleep(100)
-
     def pattern(self):
         re.match("(a+)+$", "a" * 60 + "b")
 
@@ -52,10 +48,6 @@ class Odd:
                 print("y" * 10_000, file=stream)
         os.write(1, b"not through Python")
         return "printed"
-
-    def close_all(self):
-        os.closerange(3, 1 << 14)
-        time.sleep(100)
 
     def close_others(self):
         """Write to, and close, the descriptors that a program may think of."""
