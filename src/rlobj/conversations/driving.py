@@ -358,8 +358,9 @@ class Conversations:
             turn = replace(turn, end="tokens")
         else:
             messages = copy.deepcopy(spoken.messages)
-            if hasattr(environment, "conversation_seed"):
-                environment.conversation_seed = seed
+            seeded: Any = environment
+            if hasattr(seeded, "conversation_seed"):
+                seeded.conversation_seed = seed
             step = partial(environment.step, messages)
             answer = await self._call_user(environment, "step", step)
             if isinstance(answer, Failed):
