@@ -29,7 +29,7 @@ def unsafe(text: str) -> set[str]:
 def run(policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run in a folder with a hostile name, of a preset with a hostile text."""
     folder = tmp_path_factory.mktemp("runs") / "[red]r\x1b[2J\u202eun"
-    config = tiny_config(policy, training={"steps": 2})
+    config = tiny_config(policy, training={"steps": 2}, output={"tables_every": 1})
     run_training(config.model_copy(update={"preset": EVIL}), folder)
     return folder
 
