@@ -142,9 +142,23 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="The first N problems of each.")
     ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with copies of benchmarks, such as aime24.jsonl."),
+    ] = None,
     reward: options.Reward = None,
     environment: options.Environment = None,
     tools: options.Tools = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", "-t", metavar="T", min=0, help="0: greedy. Default: 1."),
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", max=1, help="Nucleus sampling. 1: all.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Length limit of a response.")
+    ] = None,
     seed: options.Seed = None,
     sampler: options.Sampler = None,
     settings: options.Settings = None,
@@ -171,7 +185,8 @@ def evaluate(
 
     \b  rlobj eval embedded -n 8
       rlobj eval Qwen/Qwen3-1.7B-Base --on aime24,math500 --protocol stapo --sampler vllm
-      rlobj eval RUN --on problems.jsonl -n 32 --set evaluation.temperature=0.6
+      rlobj eval RUN --on problems.jsonl -n 32 --temperature 0.6
+      rlobj eval MODEL --on all --data-dir benchmarks/
       rlobj eval MODEL --on aime24 --sampler vllm --processes 8
       rlobj eval MODEL --on aime24 --tools python --set environment.max_turns=8
 
@@ -196,6 +211,9 @@ def evaluate(
         reward=reward,
         environment=environment,
         tools=tools,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
         seed=seed,
         sampler=sampler,
     )
@@ -206,6 +224,7 @@ def evaluate(
             on,
             protocol,
             checkpoint=checkpoint,
+            data_dir=data_dir,
             settings=layers,
             out=out or "auto",
             trust=trust,

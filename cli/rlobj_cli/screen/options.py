@@ -131,6 +131,9 @@ SETTINGS = {
     "stop_on": "training.stop_on",
     "samples": "evaluation.samples",
     "limit": "data.limit",
+    "temperature": "evaluation.temperature",
+    "top_p": "evaluation.top_p",
+    "max_tokens": "sampling.max_tokens",
 }
 """The setting of each option that stands for one."""
 
