@@ -47,7 +47,8 @@ def printed(*words: object, code: int = 0, columns: int = 80) -> str:
 def commands_below(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The words of all commands that are not groups of others."""
     for name, below in getattr(command, "commands", {}).items():
-        yield from commands_below(below, (*words, name))
+        if not below.hidden:  # another name of a command
+            yield from commands_below(below, (*words, name))
     if not hasattr(command, "commands"):
         yield words
 
