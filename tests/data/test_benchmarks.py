@@ -163,7 +163,7 @@ def test_offline_error_names_every_candidate_and_the_expected_file(offline):
     for source in BENCHMARKS["aime24"].candidates:
         assert f"\n  {source}: " in text
     assert text.endswith(
-        "Without the hub: data_dir=DIR, or RLOBJ_DATA_DIR=DIR, a folder with aime24.jsonl (or "
+        "Without the hub: RLOBJ_DATA_DIR=DIR, a folder with aime24.jsonl (or "
         ".parquet, .json, .csv) with the columns problem and answer, or a folder aime24/ with "
         "files named train and test."
     )

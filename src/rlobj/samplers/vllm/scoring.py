@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import compress, repeat, zip_longest
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import ConfigError, RlobjError, RunError, Setting
+from rlobj.base.errors import ConfigError, Message, RlobjError, RunError, Setting
 from rlobj.base.interleaved import own, whole
 from rlobj.objectives.tokens import MAX_LOGPROB
 from rlobj.samplers.types import Feed, WeightsLost
@@ -245,7 +245,7 @@ class ServerScorer:
         try:
             yield
         except RlobjError as error:
-            error.args = (f"scores.{self.name}: ", *error.args)
+            error.message = Message(f"scores.{self.name}: ", error)
             raise
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise RunError(
