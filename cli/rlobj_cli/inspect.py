@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3}
 """Columns of tokens on the screen, with their digits."""
-NONE = (
-    'None. --where RULE shows tokens that no rule touched, such as --where "prob < 0.01". rlobj '
-    "diagnose RUN says why a rule never fires."
-)
+NONE = 'None. --where RULE selects among all tokens, touched or not, such as --where "prob < 0.01".'
 """What to do where no token was found."""
 
 

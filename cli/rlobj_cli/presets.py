@@ -61,7 +61,7 @@ def list_presets() -> None:
     """
     console = Screen()
     listed = table("preset", "what it does")
-    for path in sorted(preset_folder().glob("*.yaml")):
+    for path in sorted(preset_folder().glob("*.yaml"), key=lambda path: path.stem):
         preset, name = read_yaml(path), path.stem
         summary, paper = (visible(preset[key].strip()) for key in ("summary", "paper"))
         about = Text.assemble(summary, "\n", (paper, "dim"))

@@ -111,8 +111,8 @@ def require_format(
         return
     wrote = versions.get("rlobj") if isinstance(versions, Mapping) else None
     raise ConfigError(
-        f"{path} was written by rlobj {wrote or 'unknown'} (format {stored.get('format')}), and "
-        f"rlobj {installed_version('rlobj')} reads format {expected}: use the version that wrote "
+        f"{path} was written by another rlobj ({wrote or 'unknown'}, format "
+        f"{stored.get('format')}), and this one reads format {expected}: use the one that wrote "
         "it, or ",
         instead,
     )

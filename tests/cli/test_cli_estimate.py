@@ -137,7 +137,7 @@ def test_without_a_gpu_the_estimate_has_memory_and_no_hours(
     monkeypatch.setattr("rlobj_cli.screen.estimating.card_bytes", lambda: None)
     for words in ((), ("--gpus", "cpu")):
         text = " ".join(output("--model", eight, *words).split())
-        assert "share of this machine's memory" in text
+        assert "this machine, for each process" in text
         assert "sampling.engine=transformers: there is no GPU" in text
         assert "hours" not in text
 

@@ -121,7 +121,7 @@ def show(console: Console, estimate: Estimated) -> None:
             shown.add_row(part, *(f"{size / unit:.1f}" if size else "" for size in sizes))
     shown.add_section()
     shown.add_row("together", *(f"{size / unit:.1f}" for size in memory.needed))
-    most, room = physical_memory() / estimate.ranks, "share of this machine's memory"
+    most, room = physical_memory() / estimate.ranks, "this machine, for each process"
     if cards is not None:
         most, room = (1 - MARGIN) * cards.bytes, f"the GPU, less {MARGIN:.0%} for CUDA and NCCL"
     shown.add_row(room, *[f"{most / unit:.1f}"] * 4)
@@ -153,11 +153,11 @@ def _facts(estimate: Estimated) -> dict[str, str]:
         facts["model"] += f", on {cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})"
         facts["hours"] = (
             f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps of "
-            f"{sum(done.seconds.values()):,.0f} seconds ({listed(done.seconds)}), by arithmetic "
-            f"and not measured: {USED:.0%} of {cards.speed.flops / 1e12:.0f} TFLOP/s, and "
-            f"{DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation"
+            f"{sum(done.seconds.values()):,.0f} seconds ({listed(done.seconds) or 'below one'}), "
+            f"by arithmetic and not measured: {USED:.0%} of {cards.speed.flops / 1e12:.0f} "
+            f"TFLOP/s, and {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation"
         )
-    disk = f"{sum(done.disk.values()) / 1e9:,.0f} GB: {listed(done.disk, 1e9)}"
+    disk = f"{sum(done.disk.values()) / 1e9:,.1f} GB: {listed(done.disk, 1e9)}".removesuffix(": ")
     host = f"{memory.host / GIB:,.0f} GiB of memory a process, to load or write a checkpoint"
     facts |= {"disk": disk, "host": host}
     if memory.sequences is not None:

@@ -54,7 +54,8 @@ class Inspection:
         recorded: number of tokens that were read.
         complete: each token that was asked for was read. Otherwise the record has the first
             `output.records` of an update, and `groups` counts these.
-        undecided: number of tokens for which the rule has no value, because a column is null.
+        undecided: number of tokens for which the rule has no value, because a column is null; 0
+            where it selects touched or spurious tokens only.
         tabled: the tokens were read from the full tables of these steps, and not from the record.
     """
 
@@ -141,8 +142,8 @@ def inspect(
 
     Without `where`, these are the tokens that a rule touched: dropped, reweighted, masked, switched
     or penalised. With `where`, these are all tokens that the rule selects, touched or not, of the
-    steps with full tables. If it selects touched or spurious tokens only, they are those of the
-    steps whose record has all of them.
+    steps with full tables. If it selects touched or spurious tokens only and the record has all of
+    them, they are those of all steps.
 
     Args:
         run: the run's folder.
@@ -187,7 +188,7 @@ def inspect(
         tokens=_farthest(rows, examples).select([*SHOWN]),
         recorded=len(rows),
         complete=complete,
-        undecided=read.undecided,
+        undecided=0 if dropped or text is not None else read.undecided,
         tabled=read.tabled,
     )
 
@@ -219,22 +220,17 @@ def _from_record(run: Path, step: int | None, rule: Expr | None) -> _Read:
     record = Record(run)
     updates = [update for update in record.updates if step in (None, update.step)]
     if not updates:
-        steps = [update.step for update in record.updates]
+        steps = {update.step for update in record.updates}
         has = f"it has {numbers.listed(steps)}" if steps else "no step has an update"
         raise ConfigError(f"{run} has no record{'' if step is None else f' of step {step}'}; {has}")
     steps = [] if step is None else [step]
-    rows, unknown = record.rows([*{*SHOWN, *columns_of(rule)}], steps=steps or None), 0
-    if rule is None:
-        rows = rows.filter(pc.is_valid(rows["effect"]))
-    else:
-        unknown = pc.sum(undecided(rule, rows)).as_py() or 0
-        rows = rows.filter(matching(rule, rows))
+    rows = record.rows([*{*SHOWN, *columns_of(rule)}], steps=steps or None)
+    rows = rows.filter(pc.is_valid(rows["effect"]) if rule is None else matching(rule, rows))
     return _Read(
         rows=_named(rows),
         steps=tuple(sorted({update.step for update in updates})),
         population=sum(update.tokens for update in updates),
         complete=all(update.recorded == update.recordable for update in updates),
-        undecided=unknown,
         updates=updates,
     )
 

@@ -48,8 +48,9 @@ def read_settings(path: Path) -> dict[str, Any]:
 def _refuse_other_formats(path: Path) -> None:
     """Check the format that the newest start of a run has noted; before the first there is none."""
     for start in read_sessions(path)[-1:]:
-        weights = Argument("model", "checkpoints/step-N/model")
-        instead = Message("start a new run from its weights: ", weights)
+        weights = Argument("model", f"{path}/checkpoints/step-N/model")
+        problems = Argument("data", "PROBLEMS")
+        instead = Message("start a new run from its weights: ", weights, " and ", problems)
         require_format(path, start, FORMAT, start.get("versions"), instead)
 
 

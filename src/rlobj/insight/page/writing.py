@@ -86,7 +86,7 @@ def write_inspection_page(
 
 
 def _facts(page: PageRows, deciders: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """The head of the page: what decides, steps, and counts of touched and spurious tokens."""
+    """The head of the page: what decides, steps, and counts of tokens by effect."""
     facts: dict[str, str] = {}
     for name, decider in deciders:
         facts[name] = f"{facts[name]}; {decider}" if name in facts else str(decider)

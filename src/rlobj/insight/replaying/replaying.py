@@ -23,11 +23,12 @@ from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.rules import Rule, declared, levels_of, readable_columns, score_columns
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.runs.layout import CONFIG_FILE, is_run, table_files
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import is_run, table_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import checked_files, sound
 from rlobj.runs.tables import UpdateTable, read_tables
-from rlobj.settings.presets import Preset, read_yaml
+from rlobj.settings.presets import Preset
 
 
 def replay(
@@ -61,7 +62,7 @@ def replay(
             no rule reads, code without `trust`, or nothing that can be replayed.
     """
     path = Path(tables) if isinstance(tables, str | Path) else None
-    settings = read_yaml(path / CONFIG_FILE) if path and is_run(path) else {}
+    settings = read_settings(path) if path and is_run(path) else {}
     recorded = settings.get("objective")
     recorded = recorded if isinstance(recorded, dict) else {}
     columns, scores = (readable_columns(recorded.get(key)) for key in ("columns", "scores"))

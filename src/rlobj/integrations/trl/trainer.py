@@ -68,7 +68,7 @@ class ObjectiveMixin(_Trainer):
             more forward pass, "old" none; None = `training.selection` of the preset.
         record: the folder of the record, which `rlobj inspect` and the other commands read; True =
             `_rlobj` in GRPOConfig's output_dir, or `_rlobj-2`, ... if it is taken; False = none.
-        output: settings of the record: `records_mb`, `records_share`, `tables_every`.
+        output: settings of the record: `records` and `tables_every`.
         columns: columns of your own that the objective reads, one number for each response: `data`,
             a column of the data set, or `reward`, which a reward function gives to TRL's
             `log_extra(NAME, values)`. Default: those of the preset.
