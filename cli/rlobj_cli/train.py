@@ -87,7 +87,7 @@ def train(
     """Train a policy with a published objective, or with your own.
 
     Without --model, a tiny embedded policy learns sums with a scratchpad:
-    some minutes on a CPU.
+    about a minute on a CPU.
 
     [bold]Examples[/bold]
 
