@@ -113,7 +113,7 @@ def test_a_dry_run_shows_the_micro_batch_of_short_prompts_and_no_share_of_a_hash
     memory = int(float(needed) * 1.5e6)
     monkeypatch.setattr("rlobj_cli.screen.estimating.physical_memory", lambda: memory)
     several = " ".join(output(*words, *data, "--processes", "3").split())
-    assert "share of this machine's memory" in several
+    assert "this machine, for each process" in several
     assert "It needs more than that" in several
 
 

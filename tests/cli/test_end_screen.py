@@ -68,7 +68,7 @@ def test_a_rule_that_touched_nothing_says_so(tmp_path: Path) -> None:
     write_records(run, [], {1: 10_000})
     text = " ".join(shown(run).split())
     assert "touched tokens: 0 of 10,000 tokens" in text
-    assert "rlobj diagnose RUN says why a rule never fires" in text
+    assert "--where RULE selects among all tokens" in text
 
 
 def turn(text: str, observation: str = "", **more: Any) -> dict[str, Any]:
