@@ -13,7 +13,14 @@ from rlobj.base.errors import counted
 from rlobj.base.targets import without_imports
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, say, shown_lines, table
-from rlobj.settings.presets import Preset, difference, load_preset, preset_folder, read_yaml
+from rlobj.settings.presets import (
+    Preset,
+    difference,
+    load_preset,
+    preset_folder,
+    preset_names,
+    read_yaml,
+)
 from rlobj_cli.screen.console import plain_value, show_yaml
 from rlobj_cli.screen.options import PresetOrFile, Trust
 
@@ -61,8 +68,8 @@ def list_presets() -> None:
     """
     console = Screen()
     listed = table("preset", "what it does")
-    for path in sorted(preset_folder().glob("*.yaml"), key=lambda path: path.stem):
-        preset, name = read_yaml(path), path.stem
+    for name in preset_names():
+        preset = read_yaml(preset_folder() / f"{name}.yaml")  # without what it extends: quicker
         summary, paper = (visible(preset[key].strip()) for key in ("summary", "paper"))
         about = Text.assemble(summary, "\n", (paper, "dim"))
         listed.add_row(Text(name, "bold cyan", no_wrap=True), about)

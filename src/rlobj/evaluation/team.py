@@ -59,7 +59,7 @@ def _joined() -> Any:
     from accelerate import PartialState
     from accelerate.utils import patch_environment
 
-    absent_variables()
+    absent_variables()  # refuses processes that cannot find each other
     gpus, place = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     if gpus and place >= gpus:
         raise ConfigError(

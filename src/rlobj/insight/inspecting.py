@@ -20,7 +20,7 @@ from rlobj.insight.tables import observed_again, vocabulary
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import table_files
+from rlobj.runs.layout import step_files
 from rlobj.runs.reading import Record, RecordedUpdate, sound
 from rlobj.runs.rows import rows_of
 from rlobj.runs.tables import read_tables
@@ -165,7 +165,7 @@ def inspect(
     question += "" if text is None else f" {visible(text, 40)!r}"
     question += "" if rule is None else f" with {rule}"
     read = None
-    if rule is None or ((dropped or only_recorded(rule)) and table_files(run, "records")):
+    if rule is None or ((dropped or only_recorded(rule)) and step_files(run, "records")):
         read = _from_record(run, step, rule)
     if rule is not None and not (read and read.complete):
         read = _from_tables(run, step, rule)
@@ -237,7 +237,7 @@ def _from_record(run: Path, step: int | None, rule: Expr | None) -> _Read:
 
 def _from_tables(run: Path, step: int | None, rule: Expr) -> _Read:
     """All tokens that a rule selects, of the steps with full tables."""
-    if not table_files(run, "tables") or not (run / "tables").is_dir():
+    if not step_files(run, "tables"):
         raise ConfigError(
             f"{run} has no full tables, and its record does not have all tokens of this rule: use ",
             Setting("output.tables_every", 10),

@@ -23,12 +23,6 @@ def mean(lines: Sequence[Line], name: str) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def tokens_by_step(lines: Sequence[Line]) -> dict[int, float]:
-    """The number of tokens of each step, as metrics.jsonl counts them."""
-    counts = [(line["step"], line.get("tokens/step")) for line in lines]
-    return {step: count for step, count in counts if count is not None}
-
-
 def listed(steps: Collection[int]) -> str:
     """Some steps in words: their numbers, or of many how many they are, the first and the last."""
     first, last = min(steps), max(steps)

@@ -162,11 +162,14 @@ class ServerScorer:
                     f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
                 )
             settings = SCORING | {"prompt_logprobs": top}
-            for left in reversed(range(_TRIES)):
+            for attempt in range(1, _TRIES + 1):
                 bodies = Feed.whole([{"prompt": ids, **settings} for ids in prompts])
-                with contextlib.suppress(*(WeightsLost,) * bool(left)):
+                try:
                     self._fleet.complete(bodies, arrived, 0)
                     break
+                except WeightsLost:
+                    if attempt == _TRIES:
+                        raise
             self._check_values(sequences, [[s.logprob for s in tokens] for tokens in scores])
         return [score for tokens in scores for score in tokens]
 
