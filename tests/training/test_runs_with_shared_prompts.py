@@ -23,6 +23,16 @@ SHARED, WHOLE = {"shared_prompts": True}, {"shared_prompts": False}
 ENVIRONMENT = {"target": f"{__name__}:Numbers", "max_turns": 3}
 
 
+DRAWN = """
+import zlib
+
+def drawn(response, answer):
+    value = zlib.crc32(response.encode()) % 3
+    return {"reward": value / 2, "correct": value == 2}
+"""
+"""A reward that differs between the responses of any policy."""
+
+
 class Numbers:
     """Says a number that the tiny policy can read, and draws rewards."""
 
@@ -43,6 +53,10 @@ def config_of(policy, preset, training, **sections):
         | training,
         "checkpoint": {"every": 3},
     }
+    if "environment" not in sections:
+        file = policy.with_name("drawn.py")
+        file.write_text(DRAWN)
+        usual["rewards"] = {"kind": "custom", "target": f"{file}:drawn"}
     return tiny_config(policy, preset, **{**usual, **sections})
 
 
@@ -87,6 +101,7 @@ def test_shared_prompts_make_the_run_of_whole_rows(policy, tmp_path, case):
         [line for line in metrics(tmp_path / name) if "tokens/computed" in line]
         for name in ("shared", "whole")
     )
+    assert shared
     for ours, theirs in zip(shared, whole, strict=True):
         assert 0 < ours["tokens/computed"] < theirs["tokens/computed"]
         assert (ours["tokens/shared_share"], theirs["tokens/shared_share"]) == (1, 0)
@@ -104,6 +119,7 @@ def test_several_processes_share_prompts_as_one_does(policy, tmp_path, strategy,
     file = write_config(config_of(policy, "archer", training), tmp_path / "run.yaml")
     ranks(["train", "--config", file, "--out", tmp_path / "together"], count)
     assert_same_run(tmp_path / "together", tmp_path / "alone")
+    assert any(line.get("train/grad_norm") for line in metrics(tmp_path / "together"))
 
 
 def test_auto_shares_prompts_where_that_saves_tokens_and_the_header_says_so(policy, tmp_path):
@@ -157,6 +173,6 @@ def test_a_model_that_recomputes_already_keeps_whole_rows(policy):
 def test_a_resumed_run_may_change_how_prompts_are_computed(policy, tmp_path):
     run_training(config_of(policy, "stapo", SHARED), tmp_path / "run")
     changes = {"training.shared_prompts": False, "training.steps": 4}
-    rlobj.resume(tmp_path / "run", settings=changes, progress=False)
+    rlobj.resume(tmp_path / "run", settings=changes, progress=False, trust=True)
     shares = [line["tokens/shared_share"] for line in metrics(tmp_path / "run")]
     assert shares == [1, 1, 1, 0]

@@ -22,6 +22,7 @@ from rlobj.reporting.terminal import facts_grid, number, say
 from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
+from rlobj.runs.reading import Record
 from rlobj.runs.samples import read_samples
 from rlobj.settings.profiles import PROFILES
 from rlobj.settings.run_config import RunConfig, settings_of
@@ -77,7 +78,8 @@ def show_history(console: Console, config: RunConfig, run: Path, history: Sequen
     if outcome.steps:
         console.print("", facts_grid(outcome.measures()), "", sep="\n")
         show_conversations(console, run)
-        if config.output.records and (config.objective.mismatch or deciding(config.objective)):
+        decides = config.objective.mismatch or deciding(config.objective)
+        if decides and Record(run).updates:
             show(console, inspect(run, examples=1), GROUPS)
             console.print()
 
