@@ -239,10 +239,9 @@ def test_conversations_without_a_signal_are_compared_as_the_policy_read_them(pol
     assert line["sampler/logprob_gap"] < 1e-4
 
 
-def test_rollouts_ahead_are_vouched_for_by_samples_of_each_sync(policy, tmp_path, monkeypatch):
+def test_of_rollouts_ahead_the_first_is_compared(policy, tmp_path, monkeypatch):
     config = eight_steps(policy, sampling={"async_depth": 1})
     with open_trainer(config, tmp_path / "run") as trainer:
-        run_step(trainer)
         hotter(trainer, monkeypatch)
         with pytest.raises(RunError, match="does not sample from the policy"):
             run_step(trainer)

@@ -377,12 +377,8 @@ class Learner:
 
     # The sampler's log-probs beside the policy's.
 
-    def compare_samples(self, samples: Sequence[Response], drawn: bool = False) -> dict[str, float]:
-        """The gap between sampler and policy on some samples of each rank.
-
-        Args:
-            samples: of this rank.
-            drawn: they were just drawn from the policy; else they are of a rollout.
+    def compare_samples(self, samples: Sequence[Response]) -> dict[str, float]:
+        """The gap between sampler and policy on some samples of a rollout on each rank.
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
@@ -390,10 +386,8 @@ class Learner:
         sequences = [(response.prompt, response.interleaved) for response in samples]
         with torch.no_grad():
             columns = self.forward.columns(self.scorer, sequences, entropy=True)
-        sampler = torch.tensor([value for r in samples for value in r.logprobs]).to(
-            columns["logprobs"]
-        )
-        return self._gap(columns, sampler, drawn=drawn)
+        reported = torch.tensor([value for r in samples for value in r.logprobs])
+        return self._gap(columns, reported.to(columns["logprobs"]))
 
     def _compare_measured(
         self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
@@ -405,23 +399,21 @@ class Learner:
             return {}
         return self._gap(columns, sampler)
 
-    def _gap(
-        self, columns: Mapping[str, Any], sampler: Any, *, drawn: bool = False
-    ) -> dict[str, float]:
+    def _gap(self, columns: Mapping[str, Any], sampler: Any) -> dict[str, float]:
         """The numbers of `sampler_gap`; if the samples are fresh, they are checked.
+
+        With rollouts ahead, only the first rollout of the run is fresh.
 
         Args:
             columns: the policy's logprobs and entropy of the samples' tokens [N].
             sampler: log-probs by the sampler [N].
-            drawn: the samples were just drawn from the policy's present weights. A rollout was,
-                too, unless rollouts are sampled ahead.
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
         gap = sampler_gap(columns["logprobs"], sampler, self.comm, columns["entropy"])
         settings, first = self.config.sampling, self.state.get("sampler_gap")
-        if drawn or not settings.async_depth:
+        if first is None or not settings.async_depth:
             check_gap(gap, settings.max_logprob_gap, self.autocast, first)
             self.state["sampler_gap"] = first or gap["sampler/logprob_gap"]
         return gap

@@ -42,7 +42,7 @@ from rlobj.runs.sessions import (
     REWARD_FILE,
     TRAINING_PROBLEMS,
 )
-from rlobj.samplers import Response, Sampler, TransformersSampler, derive_seed
+from rlobj.samplers import Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.syncing import Synchronizer
 from rlobj.samplers.types import WeightsLost
 from rlobj.settings.resuming import changed, code_digest, recorded
@@ -60,11 +60,10 @@ from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.trackers import log_metrics
 
-PROBE_PROMPTS, PROBE_SAMPLES, PROBE_TOKENS = 4, 8, 16
-"""Prompts per rank, samples of each and tokens per sample, that compare sampler and policy where no
-fresh rollout can."""
 _PUSHES = 5
 """Pushes in a row after each of which the sampler is lost again, until the run stops."""
+_COMPARED = 32
+"""Responses of a rollout without any signal that are compared with the policy, per rank."""
 
 logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -114,7 +113,10 @@ class Trainer:
     begun: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.config: RunConfig = self.learner.config
+        given = self.learner.config
+        self.initial = None if given.origin is None else given.model.name
+        self.config: RunConfig = self.run.adopted(given)
+        self.learner.config = self.config
         self.parallel: Parallel = self.learner.parallel
         config, depth = self.config, self.config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
@@ -157,8 +159,6 @@ class Trainer:
             The settings that were changed (before, now); on the first rank.
         """
         learner, rank, changes = self.learner, self.comm.rank, {}
-        initial = None if self.config.origin is None else self.config.model.name
-        self.config = self.run.adopted(self.config)
         settings = settings_of(self.config)
         state = None
         if newest is not None:
@@ -174,7 +174,7 @@ class Trainer:
         with together(self.comm, "preparing the run's folder"):
             if rank == 0 and not resume:
                 stack.enter_context(self.run.locked())
-                self.run.create(self.config, initial=initial)
+                self.run.create(self.config, initial=self.initial)
             elif rank == 0:
                 before = state.settings if state else read_settings(self.run.path)
                 changes = recorded(changed(before, settings))
@@ -207,12 +207,12 @@ class Trainer:
         self.saved_at = time.monotonic()
 
     def repeated(self, work: Callable[[], _Result], *, push: bool = False) -> _Result:
-        """Return the result of work with the sampler; if the sampler is restarted, repeat the work.
+        """Return the result of work with the sampler; if it lost the weights, send them and repeat.
 
-        A restarted sampler gets the policy's weights and is checked. All ranks call this together.
+        All ranks call this together.
 
         Args:
-            work: raises `WeightsLost` on all ranks if the sampler is restarted.
+            work: raises `WeightsLost` on all ranks if the sampler has lost the weights.
             push: give the sampler the policy's weights first.
 
         Raises:
@@ -274,8 +274,8 @@ class Trainer:
             SamplerGap: fresh samples do not come from the policy.
         """
         self.learner.clock.start("scoring")
-        few = rollout.dead[: PROBE_PROMPTS * PROBE_SAMPLES]
-        return {**self.learner.compare_samples(few), "train/skipped_updates": 1.0}
+        gap = self.learner.compare_samples(rollout.dead[:_COMPARED])
+        return {**gap, "train/skipped_updates": 1.0}
 
     def after_update(
         self,
@@ -302,20 +302,17 @@ class Trainer:
         self.metrics |= self.learner.forward.counts.metrics(self.comm)
         with self.learner.clock.inside("writing"):
             self.recorder.end_step(done)
-        if _due(done, self.config.output.samples_every):
-            with self.learner.clock.inside("writing"):
+            if _due(done, self.config.output.samples_every):
                 names = self.config.rewards.names or ()
                 responses = [*rollout.responses, *rollout.dead]
                 kept = len(rollout.responses)
                 write_samples(self.run.path, done, responses, kept, self.comm, names)
 
     def sync(self) -> None:
-        """The policy's weights into the sampler; with rollouts ahead, check that it samples from
-        them.
+        """The policy's weights into the sampler, when nothing is sampled ahead any more.
 
         Raises:
             RunError: the sampler is lost, or does not hold the weights.
-            SamplerGap: its samples do not come from the policy.
         """
         clock, steps = self.learner.clock, self.learner.steps
         clock.start("syncing")
@@ -325,24 +322,7 @@ class Trainer:
             except WeightsLost as error:  # the rollout is sampled when a step takes it
                 logger.warning("%s. A rollout is sampled again, from version %d.", error, steps)
 
-        def fresh() -> list[Response]:
-            if not self.config.sampling.async_depth:  # the next rollout is fresh
-                return []
-            with together(self.comm, "probing the sampler", survive=steps > 0):
-                return self._draw()
-
-        samples = self.repeated(fresh, push=True)
-        if self.config.sampling.async_depth:
-            self.learner.compare_samples(samples, drawn=True)
-
-    def _draw(self) -> list[Response]:
-        """Some short samples of the first problems."""
-        settings = self.config.sampling.settings()
-        short = settings.model_copy(update={"max_tokens": min(settings.max_tokens, PROBE_TOKENS)})
-        prompts = [self.policy.encode(p) for p in self.stream.first(PROBE_PROMPTS)]
-        seeds = [derive_seed(self.learner.steps, "probe", i) for i in range(len(prompts))]
-        groups = self.sampler.sample(prompts, count=PROBE_SAMPLES, settings=short, seeds=seeds)
-        return [sample for group in groups for sample in group]
+        self.repeated(lambda: None, push=True)
 
     def _seed(self, purpose: str) -> None:
         """Seed the global generators for this step; a resumed run draws the same numbers."""
