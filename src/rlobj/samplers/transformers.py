@@ -14,7 +14,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from rlobj.base.batches import by_length
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import hash_keys
+from rlobj.samplers.attention import shared_heads
 from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import NOT_FINITE, Done, Feed, Request, SamplingSettings, check_prompts
 from rlobj.samplers.weights import Digest, Received, digest
@@ -120,7 +121,7 @@ class TransformersSampler:
         self.autocast = autocast
         self._received = Received(-1 if own_copy else 0, {} if own_copy else None)
         self._eos = eos_ids(model, tokenizer)
-        self._usable: tuple[bool, bool] | None = None
+        self._usable: Usable | None = None
 
     def sample(
         self,
@@ -182,11 +183,9 @@ class TransformersSampler:
     @contextlib.contextmanager
     def _sampling(self) -> Iterator[None]:
         """Inside, the module is in eval mode, without gradient, in the sampler's arithmetic."""
-        from rlobj.samplers.attention import shared_heads
-
         device = next(self.model.parameters()).device.type
         half = torch.autocast(device, self.autocast, enabled=self.autocast is not None)
-        with evaluating(self.model), shared_heads(), torch.no_grad(), half:
+        with evaluating(self.model), torch.no_grad(), half:
             yield
 
     @torch.no_grad()
@@ -237,10 +236,12 @@ class TransformersSampler:
         lengths = [len(prompt) + longest for prompt in prompts for _ in range(count)]
         if self._usable is None and prompts:
             self._usable = usable(self.model, max(prompts, key=len))
-        padded, cached = self._usable or (True, True)
-        for batch in by_length(lengths, self.batch_tokens):
-            for _, rows in groupby(batch, key=lambda row: padded or lengths[row]):
-                yield from self._batch(prompts, count, settings, keys, limits, list(rows), cached)
+        padded, cached, shared = self._usable or Usable()
+        with shared_heads(self.model) if shared else contextlib.nullcontext():
+            for batch in by_length(lengths, self.batch_tokens):
+                for _, group in groupby(batch, key=lambda row: padded or lengths[row]):
+                    rows = list(group)
+                    yield from self._batch(prompts, count, settings, keys, limits, rows, cached)
 
     def _batch(
         self,
@@ -338,8 +339,22 @@ def _close_gaps(leaving: Tensor, remaining: Tensor) -> Tensor:
     return rows
 
 
-def usable(model: Any, prompt: Sequence[int]) -> tuple[bool, bool]:
-    """Whether prompts can be padded on the left, and whether rows can use the model's cache.
+class Usable(NamedTuple):
+    """What leaves a model's logits as they are.
+
+    Attributes:
+        padded: prompts are padded on the left.
+        cached: rows use the model's cache.
+        shared: a new token's attention is `attention.attention`.
+    """
+
+    padded: bool = True
+    cached: bool = True
+    shared: bool = True
+
+
+def usable(model: Any, prompt: Sequence[int]) -> Usable:
+    """What of padding, the model's cache and our attention can be used.
 
     Three sequences get two tokens in a batch whose rows move, come twice and leave. Each has to
     have the logits that it has alone. The sequences are three ends of the prompt, which need
@@ -352,10 +367,15 @@ def usable(model: Any, prompt: Sequence[int]) -> tuple[bool, bool]:
     ids = [*prompt] if len(prompt) > 1 else [*prompt, *prompt]
     ends = [ids, ids[1:], ids[len(ids) // 2 :]]
     orders = [ids, ids[::-1], [*ids[1:], ids[0]]]
-    padded = cached = False
-    for padded, cached in ((True, True), (False, True), (True, False), (False, False)):
-        if not (padded or cached) or _as_alone(model, ends if padded else orders, cached):
-            break
+    with shared_heads(model):
+        shared = _as_alone(model, ends, True)
+    padded, cached = next(
+        (padded, cached)
+        for padded, cached in ((True, True), (False, True), (True, False), (False, False))
+        if shared
+        or not (padded or cached)
+        or _as_alone(model, ends if padded else orders, cached)
+    )
     padded = padded and not depends_on_row(model.config)
     name = type(model).__name__
     if not padded:
@@ -366,7 +386,7 @@ def usable(model: Any, prompt: Sequence[int]) -> tuple[bool, bool]:
         log.warning(
             "%s: its cache changes its logits. Each token takes a pass over all tokens", name
         )
-    return padded, cached
+    return Usable(padded, cached, shared)
 
 
 def _as_alone(model: Any, prompts: list[list[int]], cached: bool) -> bool:
