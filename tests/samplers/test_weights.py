@@ -66,6 +66,13 @@ def test_a_tensor_that_was_replaced_on_its_way_gets_a_digest_of_its_own():
         assert (arrived.digests[name] == digest(tensor)) == ("1" not in name)
 
 
+def test_a_tensor_that_was_changed_in_place_on_its_way_gets_a_digest_of_its_own():
+    sent = Sent((name, tensor.clone()) for name, tensor in LAYERS.items())
+    arrived = Sent((name, tensor.add_(1)) for name, tensor in sent)
+    assert dict(arrived).keys() == LAYERS.keys()
+    assert all(arrived.digests[name] != sent.digests[name] for name in LAYERS)
+
+
 def checked(weights, live, whole=True, ordered=()):
     """Compare what was sent with an engine that fuses a and b, and knows layer 3 by other names."""
     sent = {name: digest(tensor) for name, tensor in weights.items()}

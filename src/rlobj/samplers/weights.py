@@ -129,14 +129,8 @@ class Live:
         return [f"{above}{dot}{part}.{leaf}" for part in self.fused.get(module, [module])]
 
 
-_KEPT = "_rlobj_digest"
-"""Attribute of a tensor that a `Sent` has yielded: its digest."""
-
-
 class Sent:
     """An iterator over weights that casts them to the sampler's dtype and records their digests.
-
-    A tensor that another `Sent` has yielded in this process keeps its digest.
 
     Args:
         weights: (name, tensor) pairs.
@@ -145,6 +139,7 @@ class Sent:
 
     Attributes:
         parts: {part: {name: digest}}.
+        first: the first of these parts, which whoever receives the weights in this process reads.
         digests: those of the first part.
     """
 
@@ -157,17 +152,15 @@ class Sent:
         self._weights = iter(weights)
         self._dtype = dtype
         self.parts: dict[int | None, dict[str, Digest]] = {part: {} for part in parts}
-        self.digests = next(iter(self.parts.values()))
+        self.first, self.digests = next(iter(self.parts.items()))
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._weights:
             sent = tensor.detach()
             if self._dtype is not None and sent.is_floating_point():
                 sent = sent.to(self._dtype)
-            kept = getattr(tensor, _KEPT, None)
             for part, digests in self.parts.items():
-                digests[name] = kept or digest(columns(sent, part))
-            setattr(sent, _KEPT, self.digests[name])
+                digests[name] = digest(columns(sent, part))
             yield name, sent
 
     def drain(self) -> None:

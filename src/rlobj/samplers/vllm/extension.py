@@ -103,7 +103,7 @@ class WeightExtension:
         """Load weights from an iterator (in this process only), and take all of it."""
         self.rlobj_version, self.rlobj_digests = -1, {}
         self.rlobj_loads += 1
-        arrived = Sent(weights)
+        arrived = Sent(weights, parts=[weights.first if isinstance(weights, Sent) else None])
         try:
             self.reload_weights(weights_iterator=iter(arrived))  # pyright: ignore[reportAttributeAccessIssue]
         finally:
