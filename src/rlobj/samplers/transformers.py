@@ -367,14 +367,16 @@ def usable(model: Any, prompt: Sequence[int]) -> Usable:
     ids = [*prompt] if len(prompt) > 1 else [*prompt, *prompt]
     ends = [ids, ids[1:], ids[len(ids) // 2 :]]
     orders = [ids, ids[::-1], [*ids[1:], ids[0]]]
+
+    def alone(padded: bool, cached: bool) -> bool:
+        return _as_alone(model, ends if padded else orders, cached)
+
     with shared_heads(model):
-        shared = _as_alone(model, ends, True)
+        shared = alone(True, True)
     padded, cached = next(
         (padded, cached)
         for padded, cached in ((True, True), (False, True), (True, False), (False, False))
-        if shared
-        or not (padded or cached)
-        or _as_alone(model, ends if padded else orders, cached)
+        if shared or not (padded or cached) or alone(padded, cached)
     )
     padded = padded and not depends_on_row(model.config)
     name = type(model).__name__
