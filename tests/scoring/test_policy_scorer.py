@@ -98,8 +98,8 @@ def test_models_that_treat_their_logits_in_an_unknown_way_are_refused():
         outputs.logits = outputs.logits * 3
         return outputs
 
-    model.forward, model.config.logit_tripling = tripled, 3.0
-    with pytest.raises(ConfigError, match=r"LlamaForCausalLM .* logit_tripling=3\.0"):
+    model.forward = tripled
+    with pytest.raises(ConfigError, match="LlamaForCausalLM computes its logits in a way"):
         PolicyScorer(model)
     model = tiny("llama")
     model.lm_head = nn.Sequential(model.lm_head)

@@ -34,6 +34,11 @@ class LogitShape:
     scale: float
     softcap: float | None
 
+    def of(self, raw: Tensor) -> Tensor:
+        """The logits from raw ones."""
+        scaled = raw * self.scale
+        return self.softcap * torch.tanh(scaled / self.softcap) if self.softcap else scaled
+
 
 def logit_shapes(config: Any) -> list[LogitShape]:
     """The shapes that a config can mean, the most likely first.
@@ -134,18 +139,16 @@ class PolicyScorer(nn.Module):
                 f"{type(model).__name__} has an encoder and a decoder; expected a causal language "
                 "model, whose prompt and response are one sequence."
             )
-        self.shape = self._matching(linear_head(self.model))
         self.packed = packed is True or (packed == "auto" and _flash(self.model))
-        reason = self._unpackable() if self.packed else None
-        if reason and packed is True:
+        self.shape, unpackable, self.unshareable = self._try_scoring()
+        if unpackable and packed is True:
             raise ConfigError(
-                f"{type(model).__name__} cannot score packed sequences: {reason}. "
+                f"{type(model).__name__} cannot score packed sequences: {unpackable}. "
                 "Leave packed at 'auto', or set it to False."
             )
-        if reason:
-            log.warning("Sequences are padded, not packed: %s.", reason)
+        if unpackable and self.packed:
+            log.warning("Sequences are padded, not packed: %s.", unpackable)
             self.packed = False
-        self.unshareable = self._unshareable()
 
     def forward(
         self,
@@ -281,28 +284,43 @@ class PolicyScorer(nn.Module):
         return torch.cat([first[owners, None], rest], 1)
 
     @torch.no_grad()
-    def _matching(self, head: nn.Linear) -> LogitShape:
-        """The shape that reproduces the logits of a causal model for two tokens."""
+    def _try_scoring(self) -> tuple[LogitShape, str | None, str | None]:
+        """The shape of the logits, and why sequences cannot be packed or share prompts, in words.
+
+        The model reads four tokens, in a row of their own and in each other way.
+        """
+        head = linear_head(self.model)
+        rows = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1]], device=head.weight.device)
         with _trial(self.model):
-            input_ids = torch.tensor([[1, 0]], device=head.weight.device)
-            logits = self.model(input_ids=input_ids, use_cache=False).logits[0, -1:].float()
-            hidden, other = (self._trunk(ids, None)[0] for ids in (input_ids, input_ids**0))
-            raw = head(hidden[-1:].to(head.weight.dtype)).float()
-        if not bool(logits.isfinite().all()):
-            raise ConfigError(
-                f"{type(self.model).__name__}: its logits are not finite: its weights are damaged"
-            )
-        if float((hidden - other)[0].abs().max()) > tolerance(hidden) * float(hidden.abs().max()):
-            raise ConfigError(
-                f"{type(self.model).__name__} is not causal: its output at a token depends on the "
-                "token after it. Expected a causal language model."
-            )
+            logits = self.model(input_ids=rows[:1], use_cache=False).logits[0, -1].float()
+            hidden, other = self._trunk(rows, None)
+            raw = head(hidden[-1].to(head.weight.dtype)).float()
+            if not bool(logits.isfinite().all()):
+                raise ConfigError(
+                    f"{type(self.model).__name__}: its logits are not finite: its weights are "
+                    "damaged"
+                )
+            if _difference(other[:-1], hidden[:-1]):
+                raise ConfigError(
+                    f"{type(self.model).__name__} is not causal: its output at a token depends on "
+                    "the token after it. Expected a causal language model."
+                )
+            shape = self._matching(raw, logits, tolerance(head.weight))
+            unpackable = self._unpackable(rows[0], hidden) if self.packed else None
+            return shape, unpackable, self._unshareable(hidden)
+
+    def _matching(self, raw: Tensor, logits: Tensor, share: float) -> LogitShape:
+        """The shape in which raw logits are the model's, but for a share of the largest one."""
         shapes = logit_shapes(self.model.config)
-        errors = [_error(raw, shape, logits) for shape in shapes]
+        errors = [float((shape.of(raw) - logits).abs().max()) for shape in shapes]
         for shape, error in zip(shapes, errors, strict=True):
-            if error <= tolerance(head.weight) * float(logits.abs().max()):
+            if error <= share * float(logits.abs().max()):
                 return shape
-        raise ConfigError(_unknown_head(self.model, shapes[0], errors[0]))
+        raise ConfigError(
+            f"{type(self.model).__name__} computes its logits in a way that scoring does not know: "
+            f"they differ by {errors[0]:.3g} from those of its last hidden states with scale "
+            f"{shapes[0].scale:g} and soft cap {shapes[0].softcap}"
+        )
 
     def _without_keys(self) -> str:
         """The kinds of layers that keep a state in place of keys and values; "" = none."""
@@ -311,29 +329,18 @@ class PolicyScorer(nn.Module):
         stateful = getattr(self.model, "_is_stateful", False)
         return ", ".join(others) or ("recurrent" if stateful else "")
 
-    @torch.no_grad()
-    def _unpackable(self) -> str | None:
+    def _unpackable(self, row: Tensor, hidden: Tensor) -> str | None:
         """Why packed sequences have other scores than single ones; None if they have the same."""
         if kinds := self._without_keys():
             return f"layers of the kind {kinds} can carry a state from one sequence into the next"
         if "position_ids" not in inspect.signature(trunk(self.model).forward).parameters:
             return "its trunk takes no position_ids"
-        sequences = [((0, 1, 1), ()), ((1, 0, 0, 1), ())]
-        device = linear_head(self.model).weight.device
-        with _trial(self.model):
-            input_ids, _, _, position_ids = pack_sequences(sequences, device)
-            packed = self._trunk(input_ids, None, position_ids)[0]
-            alone = [
-                self._trunk(torch.tensor([tokens], device=device), None)[0]
-                for tokens, _ in sequences
-            ]
-        error = float((packed - torch.cat(alone)).abs().max())
-        if not error <= tolerance(packed) * float(packed.abs().max()):
-            return f"a token's hidden states differ by {error:.3g} from those it has alone"
-        return None
+        sequences = [(row[:3].tolist(), ()), (row.tolist(), ())]
+        input_ids, _, _, position_ids = pack_sequences(sequences, row.device)
+        packed = self._trunk(input_ids, None, position_ids)[0]
+        return _difference(packed, torch.cat([hidden[:3], hidden]))
 
-    @torch.no_grad()
-    def _unshareable(self) -> str | None:
+    def _unshareable(self, hidden: Tensor) -> str | None:
         """Why responses cannot read the keys and values of a prompt that went through alone."""
         if kinds := self._without_keys():
             return f"layers of the kind {kinds} have no keys and values"
@@ -342,23 +349,15 @@ class PolicyScorer(nn.Module):
         parameters = inspect.signature(trunk(self.model).forward).parameters
         if missing := {"position_ids", cache_argument(trunk(self.model))} - parameters.keys():
             return f"its trunk takes no {' and no '.join(sorted(missing))}"
-        device = linear_head(self.model).weight.device
-        inputs = share_prompts([((0, 1), (1, 0)), ((0,), (1, 1, 0))], device)
-        input_ids, _, _, _, prompts, prompt_mask, owners = inputs
-        assert input_ids is not None
-        assert prompts is not None
-        assert owners is not None
-        with _trial(self.model):
-            whole = self._trunk(torch.tensor([[0, 1, 1, 0]], device=device), None)[0]
-            try:
-                shared = self._after_prompts(input_ids[:, :-1], prompts, prompt_mask, owners)
-            except Exception as error:  # XLM refuses a mask, for one
-                return f"two short prompts ended with {type(error).__name__}: {error}"
-        both = torch.cat([shared[0, :2], shared[1]]), torch.cat([whole[1:3], whole[:3]])
-        error = float((both[0] - both[1]).abs().max())
-        if not error <= tolerance(whole) * float(whole.abs().max()):
-            return f"a token's hidden states differ by {error:.3g} from those it has in one row"
-        return None
+        inputs: tuple[Any, ...] = share_prompts(
+            [((0, 1), (1, 0)), ((0,), (1, 1, 0))], hidden.device
+        )
+        try:
+            shared = self._after_prompts(inputs[0][:, :-1], *inputs[4:])
+        except Exception as error:  # XLM refuses a mask, for one
+            return f"two short prompts ended with {type(error).__name__}: {error}"
+        found = torch.cat([shared[0, :2], shared[1]])
+        return _difference(found, torch.cat([hidden[1:3], hidden[:3]]))
 
 
 def cache_argument(module: Any) -> str:
@@ -396,34 +395,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _error(raw: Tensor, shape: LogitShape, logits: Tensor) -> float:
-    """The largest difference between raw logits in a shape and a model's; inf if it is nan."""
-    shaped = raw * shape.scale
-    if shape.softcap:
-        shaped = shape.softcap * torch.tanh(shaped / shape.softcap)
-    error = float((shaped - logits).abs().max())
-    return error if error == error else float("inf")
+def _difference(hidden: Tensor, expected: Tensor) -> str | None:
+    """How hidden states differ from those that tokens have alone; None if only by rounding."""
+    error = float((hidden - expected).abs().max())
+    if error <= tolerance(expected) * float(expected.abs().max()):
+        return None
+    return f"a token's hidden states differ by {error:.3g} from those it has alone"
 
 
 def tolerance(tensor: Tensor) -> float:
     """The share of its largest value by which a tensor may differ if it is computed otherwise."""
     return 1e-4 if tensor.dtype in (torch.float32, torch.float64) else 2e-2
-
-
-def _unknown_head(model: Any, shape: LogitShape, error: float) -> str:
-    config = model.config.get_text_config().to_dict()
-    words = ("logit", "scal", "multiplier", "cap")
-    suspects = [
-        f"{name}={value}"
-        for name, value in config.items()
-        if value and any(word in name for word in words) and not isinstance(value, dict | list)
-    ]
-    return (
-        f"{type(model).__name__} computes its logits in a way that scoring does not know: they "
-        f"differ by {error:.3g} from those of its last hidden states with scale {shape.scale:g} "
-        f"and soft cap {shape.softcap}. Settings of its config that may be the reason: "
-        f"{', '.join(suspects) or 'none'}."
-    )
 
 
 def score_samples(
