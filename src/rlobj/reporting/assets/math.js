@@ -6,112 +6,63 @@
    $$...$$, \(...\), \[...\], \begin{align}...\end{align} and the like, and a bare \boxed{...}. */
 
 const typeset = (() => {
-  const LONGEST = 4000; // characters of one formula
   const SLICE = 12; // milliseconds
-  const OPENING =
-    /\\\\|\\\$|\$\$?|\\\(|\\\[|\\begin\{((?:equation|align|alignat|gather|multline|CD)\*?)\}|\\(?:boxed|fbox)\s*\{/g;
-  const ENDS = { "$$": "$$", "\\(": "\\)", "\\[": "\\]" };
   const OPTIONS = { throwOnError: true, trust: false, strict: "ignore", maxExpand: 500, maxSize: 20 };
+  const braces = (inner) => String.raw`\{(?:\\[^]|[^{}\\]${inner}){0,4000}\}`;
+  const FORMULA = new RegExp(
+    [
+      String.raw`\\\\|\\\$`, // a line break or a dollar, and no formula
+      String.raw`\$\$([^]{0,4000}?)\$\$`,
+      String.raw`\\\[([^]{0,4000}?)\\\]`,
+      String.raw`(\\begin\{((?:equation|align|alignat|gather|multline|CD)\*?)\}[^]{0,4000}?\\end\{\4\})`,
+      String.raw`\\\(([^]{0,4000}?)\\\)`,
+      String.raw`(\\(?:boxed|fbox)\s*` + braces("|" + braces("|" + braces("|" + braces("")))) + ")",
+      String.raw`\$\$`, // not closed
+      String.raw`\$((?:\\[^]|[^\\$\n]|\n(?!\n)){1,4000})\$`,
+    ].join("|"),
+    "g",
+  );
   const running = new WeakMap(); // element -> the work that may still write to it
 
-  function closingBrace(text, from, limit) {
-    let depth = 1;
-    for (let i = from; i < limit; i++) {
-      if (text[i] === "\\") i++;
-      else if (text[i] === "{") depth++;
-      else if (text[i] === "}" && --depth === 0) return i;
-    }
-    return -1;
-  }
-
-  function closingDollar(text, from, limit) {
-    for (let i = from; i < limit; i++) {
-      if (text[i] === "\\") i++;
-      else if (text[i] === "$") return i;
-      else if (text[i] === "\n" && text[i + 1] === "\n") return -1;
-    }
-    return -1;
-  }
-
-  /* The formula that a mark at `start` opens, or null: {end, math, display}. */
-  function formula(text, mark, start) {
-    const [opening, environment] = mark;
-    const from = start + opening.length;
-    const limit = Math.min(text.length, from + LONGEST);
-    if (opening === "$") {
-      const at = closingDollar(text, from, limit);
-      if (at <= from) return null;
-      const math = text.slice(from, at);
-      const money = /^\s|\s$/.test(math) || /\d/.test(text[at + 1] || "");
-      return money && !/[\\^_={}<>]/.test(math) ? null : { end: at + 1, math, display: false };
-    }
-    if (environment) {
-      const close = `\\end{${environment}}`;
-      const at = text.slice(from, limit).indexOf(close);
-      const end = from + at + close.length;
-      return at < 0 ? null : { end, math: text.slice(start, end), display: true };
-    }
-    if (ENDS[opening]) {
-      const at = text.slice(from, limit).indexOf(ENDS[opening]);
-      const end = from + at + ENDS[opening].length;
-      const math = text.slice(from, from + at);
-      return at < 0 || !math.trim() ? null : { end, math, display: opening !== "\\(" };
-    }
-    if (opening.endsWith("{")) {
-      const at = closingBrace(text, from, limit);
-      return at < 0 ? null : { end: at + 1, math: text.slice(start, at + 1), display: false };
-    }
-    return null; // an escaped dollar or backslash
-  }
-
+  /* Texts, and formulas with their {math, display}. */
   function pieces(text) {
     const found = [];
     let done = 0;
-    OPENING.lastIndex = 0;
-    for (let mark; (mark = OPENING.exec(text)); ) {
-      const part = formula(text, mark, mark.index);
-      if (part === null) continue;
+    FORMULA.lastIndex = 0;
+    for (let mark; (mark = FORMULA.exec(text)); ) {
+      const [whole, dollars, bracket, environment, , parenthesis, box, dollar] = mark;
+      const [block, math] = [dollars ?? bracket ?? environment, parenthesis ?? box ?? dollar];
+      const end = mark.index + whole.length;
+      const money = dollar && (/^\s|\s$/.test(dollar) || /\d/.test(text[end])) && !/[\\^_={}<>]/.test(dollar);
+      if (money) FORMULA.lastIndex = mark.index + 1;
+      if (money || !(block ?? math)?.trim()) continue;
       if (mark.index > done) found.push({ text: text.slice(done, mark.index) });
-      found.push({ ...part, text: text.slice(mark.index, part.end) });
-      done = part.end + (part.display && text[part.end] === "\n"); // it is on a line of its own
-      OPENING.lastIndex = done;
+      found.push({ text: whole, math: block ?? math, display: block !== undefined });
+      done = end + (block !== undefined && text[end] === "\n"); // it is on a line of its own
+      FORMULA.lastIndex = done;
     }
     if (done < text.length) found.push({ text: text.slice(done) });
     return found;
   }
 
-  function draw(span, part) {
+  function draw(span, { math, display, text }) {
     try {
-      katex.render(part.math, span, { ...OPTIONS, displayMode: part.display });
+      katex.render(math, span, { ...OPTIONS, displayMode: display });
     } catch {
-      span.textContent = part.text; // no formula after all, or one that KaTeX does not know
+      span.textContent = text; // no formula after all, or one that KaTeX does not know
     }
-  }
-
-  function start(element, text) {
-    const work = [];
-    element.replaceChildren();
-    for (const part of pieces(text)) {
-      if (part.math === undefined) {
-        element.append(part.text);
-        continue;
-      }
-      const span = make("span", {}, part.text);
-      element.append(span);
-      work.push([span, part]);
-    }
-    return work;
   }
 
   return function typeset(element, text, done = () => {}) {
-    const work = start(element, text);
+    const parts = pieces(text).map((part) => [make("span", {}, part.text), part]);
+    element.replaceChildren(...parts.map(([span]) => span));
+    const work = parts.filter(([, { math }]) => math !== undefined);
     running.set(element, work);
-    let next = 0;
     (function slice() {
       if (running.get(element) !== work) return; // the element shows another text now
       const until = performance.now() + SLICE;
-      while (next < work.length && performance.now() < until) draw(...work[next++]);
-      if (next < work.length) setTimeout(slice);
+      while (work.length && performance.now() < until) draw(...work.shift());
+      if (work.length) setTimeout(slice);
       else done();
     })();
   };
