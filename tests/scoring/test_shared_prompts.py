@@ -14,7 +14,8 @@ from scoring_tools import MODELS, SIZES, tiny
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.interleaved import Interleaved
 from rlobj.scoring import PolicyScorer
-from rlobj.scoring.shared_prompts import PromptGroups, share_prompts
+from rlobj.scoring.cutting import Rows
+from rlobj.scoring.packing import share_prompts
 
 LONG, SHORT, ONE = list(range(5, 17)), [20, 21, 22], [30]
 GROUPS = {
@@ -161,7 +162,7 @@ def test_shared_inputs_equal_values_by_hand():
 
 
 def test_a_group_counts_its_prompt_once_and_no_last_tokens():
-    groups = PromptGroups([(LONG, [1, 2, 3])] * 4 + [(SHORT, [1])])
+    groups = Rows.with_shared_prompts([(LONG, [1, 2, 3])] * 4 + [(SHORT, [1])])
     assert groups.tokens(range(5)) == 12 + 4 * 2 + 3
     assert groups.tokens([0, 1]) == 12 + 2 * 2
     assert groups.cost([0, 1]) == 12 + 2 * (2 + 12 / 8)
@@ -175,8 +176,10 @@ responses = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30)), min_size=
 @settings(max_examples=60, deadline=None)
 @given(rows=responses, budget=st.integers(20, 300))
 def test_micro_batches_hold_each_sequence_once_within_the_budget(rows, budget):
-    groups = PromptGroups([([prompt] * (3 * prompt + 1), [5] * size) for prompt, size in rows])
-    parts = groups.micro_batches(budget)
+    groups = Rows.with_shared_prompts(
+        [([prompt] * (3 * prompt + 1), [5] * size) for prompt, size in rows]
+    )
+    parts = groups.cheapest(budget)
     assert sorted(itertools.chain(*parts)) == list(range(len(rows)))
     assert all(len(part) == 1 or groups.memory(part) <= budget for part in parts)
 
@@ -185,7 +188,9 @@ def test_micro_batches_hold_each_sequence_once_within_the_budget(rows, budget):
 @given(rows=responses, budget=st.integers(40, 300))
 def test_no_cut_of_the_sequences_by_groups_is_cheaper(rows, budget):
     """Against all cuts of the order by groups, the longest first."""
-    groups = PromptGroups([([prompt] * (3 * prompt + 1), [5] * size) for prompt, size in rows])
+    groups = Rows.with_shared_prompts(
+        [([prompt] * (3 * prompt + 1), [5] * size) for prompt, size in rows]
+    )
     once = min(256, budget / 16) + min(32, budget / 16)
 
     def cost(parts):
@@ -203,4 +208,4 @@ def test_no_cut_of_the_sequences_by_groups_is_cheaper(rows, budget):
         parts = [order[a:b] for a, b in itertools.pairwise(ends)]
         if all(len(part) == 1 or groups.memory(part) <= budget for part in parts):
             best = min(best, cost(parts))
-    assert cost(groups.micro_batches(budget)) <= best + 1e-9
+    assert cost(groups.cheapest(budget)) <= best + 1e-9

@@ -7,7 +7,7 @@
 
 `token_scores` has the public function and its gradient. `tiles` goes over the vocabulary tile by
 tile. `rows` computes the rows of a tile in torch, `kernels` in Triton. `policy_scorer` handles
-transformers models, `packing` makes batches of sequences.
+transformers models, `cutting` cuts sequences into micro-batches, `packing` makes their inputs.
 """
 
 import lazy_loader

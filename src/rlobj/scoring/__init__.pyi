@@ -1,4 +1,4 @@
-from .packing import micro_batches as micro_batches
+from .cutting import micro_batches as micro_batches
 from .packing import pack_sequences as pack_sequences
 from .packing import pad_sequences as pad_sequences
 from .policy_scorer import PolicyScorer as PolicyScorer

@@ -1,4 +1,4 @@
-"""Batches of sequences: which sequences are in one batch, and how they are padded or packed."""
+"""Sequences as the inputs of a model: padded, packed, or with shared prompts."""
 
 from __future__ import annotations
 
@@ -15,86 +15,6 @@ from rlobj.base.interleaved import own, whole
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Prompt and response token ids of each sequence. Of an `Interleaved` response, the policy's tokens
 are scored, and the others are context."""
-
-
-def sequence_length(prompt: Sequence[int], response: Sequence[int]) -> int:
-    """The tokens of a sequence that go through the model."""
-    return len(prompt) + len(whole(response))
-
-
-PASS_TOKENS = 256
-"""What a forward pass of a padded micro-batch costs beside its tokens, in tokens."""
-
-
-def micro_batches(
-    lengths: Sequence[int], budget_tokens: int, packed: bool = False
-) -> list[list[int]]:
-    """Group sequences into micro-batches whose tokens, with padding, fit a budget.
-
-    A padded micro-batch has count × longest tokens. No other grouping has a smaller sum of these
-    tokens and of the cost of each forward pass, min(`PASS_TOKENS`, budget / 16). A packed
-    micro-batch has the sum of the lengths. Each sequence, the longest first, goes into the first
-    micro-batch with enough room. A sequence longer than the budget has its own micro-batch. The
-    longest sequences come first, so a lack of memory shows soon.
-
-    Args:
-        lengths: tokens of each sequence, prompt and response together.
-        budget_tokens: maximum number of tokens of a micro-batch.
-        packed: True if the sequences are packed, not padded.
-
-    Returns:
-        Lists of indices into `lengths`, each index once.
-
-    >>> micro_batches([3, 9, 8, 2], 18)
-    [[1, 2], [0, 3]]
-    >>> micro_batches([64, 4000, 64, 64], 16384)
-    [[1], [0, 2, 3]]
-    >>> micro_batches([3, 9, 8, 2], 12, packed=True)
-    [[1, 0], [2, 3]]
-    """
-    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    if packed:
-        return _first_fit(lengths, budget_tokens, order)
-    return _least_padding(lengths, budget_tokens, order)
-
-
-def _least_padding(lengths: Sequence[int], budget: int, order: Sequence[int]) -> list[list[int]]:
-    """The cheapest way to cut the sequences, in their order, by dynamic programming."""
-    tokens = numpy.array([lengths[index] for index in order], dtype=numpy.int64)
-    counts = numpy.arange(len(order), 0, -1)
-    least = numpy.zeros(len(order) + 1)  # cost of the first sequences
-    starts = [0] * (len(order) + 1)  # where their last micro-batch begins
-    first, end = 0, len(order)
-    for stop in range(1, end + 1):
-        while first < stop - 1 and (stop - first) * tokens[first] > budget:
-            first += 1
-        cost = least[first:stop] + counts[end - stop + first :] * tokens[first:stop]
-        best = int(cost.argmin())
-        starts[stop], least[stop] = first + best, cost[best] + min(PASS_TOKENS, budget / 16)
-    return cut_at(order, starts)
-
-
-def cut_at(order: Sequence[int], starts: Sequence[int]) -> list[list[int]]:
-    """The micro-batches of an order; `starts[stop]` is where the one that ends at `stop` begins."""
-    batches: list[list[int]] = []
-    end = len(order)
-    while end:
-        batches.insert(0, list(order[starts[end] : end]))
-        end = starts[end]
-    return batches
-
-
-def _first_fit(lengths: Sequence[int], budget: int, order: Sequence[int]) -> list[list[int]]:
-    batches: list[list[int]] = []
-    room: list[int] = []
-    for index in order:
-        batch = next((i for i, free in enumerate(room) if free >= lengths[index]), len(room))
-        if batch == len(room):
-            batches.append([])
-            room.append(budget)
-        batches[batch].append(index)
-        room[batch] -= lengths[index]
-    return batches
 
 
 def pad_sequences(
@@ -155,6 +75,46 @@ def pack_sequences(
     rows = (column[None].to(device) for column in (input_ids, response_mask, position_ids))
     input_ids, response_mask, position_ids = rows
     return input_ids, None, response_mask, position_ids
+
+
+def share_prompts(
+    sequences: Pairs, device: torch.device | str = "cpu"
+) -> tuple[Tensor | None, ...]:
+    """One batch of sequences, each different prompt once.
+
+    Args:
+        sequences: pairs of prompt and response token ids, as for `pad_sequences`.
+        device: the device of the tensors.
+
+    Returns:
+        The inputs of `PolicyScorer.forward`: responses, padded on the right, [B, R]; None;
+        their mask of tokens to score, [B, R]; None; prompts, padded on the left, [P, T]; their mask
+        of tokens, [P, T], or None without padding; and the prompt's number of each response, [B].
+
+    Raises:
+        BatchError: a response has no prompt.
+    """
+    check_prompts(sequences)
+    sequences = sequences or [((0,), ())]
+    prompt_ids, owner_of = numbered_prompts(sequences)
+    lengths = torch.tensor([len(whole(response)) for _, response in sequences])
+    columns = torch.arange(max(2, int(lengths.max())))  # the second pass has a token at least
+    real = columns < lengths[:, None]
+    input_ids = placed(real, [response for _, response in sequences])
+    sizes = torch.tensor([len(prompt) for prompt in prompt_ids])
+    prompt_mask = torch.arange(int(sizes.max())) >= sizes.max() - sizes[:, None]
+    prompts = placed(prompt_mask, prompt_ids)
+    padded = None if bool(prompt_mask.all()) else prompt_mask.long().to(device)
+    response_mask = scored(real, sequences).to(device)
+    owners = torch.tensor(owner_of).to(device)
+    return input_ids.to(device), None, response_mask, None, prompts.to(device), padded, owners
+
+
+def numbered_prompts(sequences: Pairs) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The different prompts in the order of their first response, and the number of each one's."""
+    numbers: dict[tuple[int, ...], int] = {}
+    owners = [numbers.setdefault(tuple(prompt) or (0,), len(numbers)) for prompt, _ in sequences]
+    return list(numbers), owners
 
 
 def check_prompts(sequences: Pairs) -> None:

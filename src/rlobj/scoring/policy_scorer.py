@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.interleaved import whole
 from rlobj.scoring.divergences import Comparison, score_divergence, top_tokens
-from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences
-from rlobj.scoring.shared_prompts import share_prompts
+from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences, share_prompts
 from rlobj.scoring.token_scores import TokenScores, head_of, score_tokens
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from rlobj.integrations.trl.rollout import sequences, trained
 from rlobj.models.score_sources import resolved_score
 from rlobj.models.scores import frozen, load_score, with_end
 from rlobj.samplers.vllm.scoring import ServerScorer
-from rlobj.scoring import PolicyScorer, micro_batches, score_samples
-from rlobj.scoring.packing import sequence_length
-from rlobj.scoring.shared_prompts import PromptGroups
+from rlobj.scoring import PolicyScorer, score_samples
+from rlobj.scoring.cutting import cut_sequences
 from rlobj.settings.run_config import ModelConfig
 from rlobj.settings.scores import ScoreConfig
 
@@ -73,12 +72,8 @@ class TrlScore:
         assert self._scorer is not None
         logprobs: list[Any] = [()] * len(sequences)
         shared = self._scorer.unshareable is None and not self._scorer.packed
-        if shared:
-            parts = PromptGroups(sequences).micro_batches(_BUDGET)
-        else:
-            lengths = [sequence_length(*pair) for pair in sequences]
-            parts = micro_batches(lengths, _BUDGET, packed=self._scorer.packed)
-        for part in parts:
+        cut = cut_sequences(sequences, _BUDGET, packed=self._scorer.packed, shared=shared)
+        for part in cut.parts:
             chosen = [sequences[i] for i in part]
             scores = score_samples(
                 self._scorer, chosen, shared_prompts=shared, temperature=self._temperature

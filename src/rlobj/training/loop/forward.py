@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -12,32 +12,16 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.ranks import largest
-from rlobj.scoring import PolicyScorer, micro_batches
+from rlobj.scoring import PolicyScorer
+from rlobj.scoring.cutting import Cut, cut_sequences
 from rlobj.scoring.divergences import Comparison
-from rlobj.scoring.packing import PASS_TOKENS, sequence_length
-from rlobj.scoring.shared_prompts import PromptGroups, passes_cost
 from rlobj.settings.run_config import PLAIN, RunConfig
-from rlobj.training.loop.token_counts import TokenCounts, token_count
+from rlobj.training.loop.token_counts import TokenCounts
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.sharding import Sequences
 
 TeachersOf = Callable[[list[int]], Mapping[str, Comparison]]
 """The indices of a micro-batch's sequences -> its divergences by name, each with its teacher."""
-
-
-class Cut(NamedTuple):
-    """Some sequences cut into micro-batches.
-
-    Attributes:
-        parts: the indices of each micro-batch's sequences.
-        cost: tokens that are computed, with padding, and what the passes cost beside them.
-        groups: the sequences by prompts, of which each goes through the model once in a
-            micro-batch; None = whole rows.
-    """
-
-    parts: list[list[int]]
-    cost: float
-    groups: PromptGroups | None = None
 
 
 class ForwardPasses:
@@ -68,7 +52,6 @@ class ForwardPasses:
         self.counts = TokenCounts()
         budget = config.training.micro_batch_tokens
         self._budget = PLAIN["training.micro_batch_tokens"] if budget == "auto" else budget
-        self._pass_tokens = min(PASS_TOKENS, self._budget / 16)
         self._join = join
         self._sharing = config.training.shared_prompts
         self.whole_rows = whole_rows(config, scorer)
@@ -97,48 +80,18 @@ class ForwardPasses:
             sequences: prompts and responses.
             shareable: whether the scorer can share prompts; None = as the policy.
         """
-        comm = self._parallel.comm
-        shares = self.whole_rows is None if shareable is None else shareable
-        if self._sharing and shares:
-            chosen = self._shared(PromptGroups(sequences))
-            if self._sharing == "auto" and self._may_cost_more(chosen, sequences):
-                rows = self._rows(sequences)
-                costs = torch.tensor([rows.cost, chosen.cost], dtype=torch.float64)
-                whole, shared = comm.sum(costs).tolist()
-                chosen = rows if whole <= shared else chosen
-        else:
-            chosen = self._rows(sequences)
-        most = max(int(largest(len(chosen.parts), comm)), 1)
-        missing = most - len(chosen.parts)
-        return chosen._replace(parts=chosen.parts + [[] for _ in range(missing)])
-
-    def _may_cost_more(self, shared: Cut, sequences: Sequences) -> bool:
-        """Whether whole rows may cost less than shared prompts; several ranks always compare."""
-        least = sum(sequence_length(*pair) for pair in sequences)  # of whole rows
-        return self._parallel.comm.size > 1 or shared.cost > least
-
-    def _rows(self, sequences: Sequences) -> Cut:
-        """Whole rows, padded or packed."""
-        lengths = [sequence_length(*pair) for pair in sequences]
-        padded = len(lengths) * max(lengths, default=0)
-        if self._join and padded <= min(self._budget, sum(lengths) * 4 / 3):
-            parts = [list(range(len(lengths)))]
-        else:
-            parts = micro_batches(lengths, self._budget, packed=self._packed)
-        tokens = sum(lengths)
-        if not self._packed:
-            tokens = sum(len(part) * max(lengths[i] for i in part) for part in parts if part)
-        return Cut(parts, tokens + len(parts) * self._pass_tokens)
-
-    def _shared(self, groups: PromptGroups) -> Cut:
-        """Rows that share prompts."""
-        everything = list(range(len(groups.owners)))
-        together, least, passes = groups.cost(everything), groups.least(), passes_cost(self._budget)
-        most = max(least * 4 / 3 if self._join else 0, least + passes)
-        if together <= most and groups.memory(everything) <= self._budget:
-            return Cut([everything], together + passes, groups)
-        parts = groups.micro_batches(self._budget)
-        return Cut(parts, sum(map(groups.cost, parts)) + len(parts) * passes, groups)
+        comm, settings = self._parallel.comm, {"packed": self._packed, "join": self._join}
+        shares = self._sharing and (self.whole_rows is None if shareable is None else shareable)
+        cut = cut_sequences(sequences, self._budget, shared=bool(shares), **settings)
+        if shares and self._sharing == "auto":
+            rows = cut_sequences(sequences, self._budget, **settings)
+            costs = torch.tensor([rows.cost, cut.cost], dtype=torch.float64)
+            whole, shared = comm.sum(costs).tolist()
+            cut = rows if whole <= shared else cut
+        missing = max(int(largest(len(cut.parts), comm)), 1) - len(cut.parts)
+        return cut._replace(
+            parts=cut.parts + [[] for _ in range(missing)], tokens=cut.tokens + [0] * missing
+        )
 
     def run(
         self,
@@ -146,6 +99,7 @@ class ForwardPasses:
         sequences: Sequences,
         masks: Sequence[NDArray[numpy.bool_]] | None = None,
         shareable: bool | None = None,
+        cut: Cut | None = None,
         teachers: TeachersOf | None = None,
         **settings: Any,
     ) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
@@ -156,6 +110,7 @@ class ForwardPasses:
             sequences: prompts and responses.
             masks: which tokens of each response are scored; None = all.
             shareable: whether the scorer can share prompts; None = as the policy.
+            cut: of the sequences, if it is known.
             teachers: gives each micro-batch its teachers, for divergences.
             **settings: of `PolicyScorer.forward`, beside the temperature of the run.
 
@@ -164,21 +119,15 @@ class ForwardPasses:
             whether it is the last one.
         """
         device = self._parallel.device
-        parts, _, groups = self.cut(sequences, shareable)
-        for number, part in enumerate(parts, 1):
+        cut = cut or self.cut(sequences, shareable)
+        for number, (part, real) in enumerate(zip(cut.parts, cut.tokens, strict=True), 1):
             chosen = [sequences[i] for i in part]
-            shared = groups is not None
-            inputs = self._collate(chosen, device, shared)
+            inputs: tuple[Any, ...] = self._collate(chosen, device, cut.shared)
             input_ids, attention_mask, response_mask, *rest = inputs
-            assert input_ids is not None
-            assert response_mask is not None
-            if groups is None:
-                self.counts.add_pass(token_count(chosen), input_ids.numel(), shared)
-            else:
-                [_, prompts, *_] = rest
-                assert prompts is not None
-                computed = input_ids[:, 1:].numel() + prompts.numel()
-                self.counts.add_pass(groups.tokens(part), computed, shared)
+            computed = input_ids.numel()
+            if cut.shared:  # the prompts, and all but the last tokens of the responses
+                computed = input_ids[:, 1:].numel() + rest[1].numel()
+            self.counts.add_pass(real, computed, cut.shared)
             if masks is not None and part:
                 rows = torch.from_numpy(numpy.concatenate([masks[i] for i in part])).to(device)
                 response_mask = response_mask.masked_scatter(response_mask, rows)
@@ -194,7 +143,7 @@ class ForwardPasses:
                 )
             columns = {name: column for name, column in vars(scores).items() if column is not None}
             columns |= columns.pop("divergences", {})
-            yield part, columns, number == len(parts)
+            yield part, columns, number == len(cut.parts)
 
     def columns(
         self,

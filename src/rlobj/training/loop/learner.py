@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from rlobj.runs.token_metrics import token_metrics
 from rlobj.samplers import Response
 from rlobj.samplers.gap import check_gap
 from rlobj.scoring import PolicyScorer
+from rlobj.scoring.cutting import Cut
 from rlobj.scoring.policy_scorer import depends_on_sequence_length
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scoring_pass import CURRENT, scored_columns
@@ -41,7 +43,7 @@ from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.scores import Score, Scores, with_lagged
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout
-from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
+from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, StepBatch, shard
 
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
@@ -238,9 +240,10 @@ class Learner:
         table = self.scores.score(whole, whole.table, self.steps)
         if not self._scored:
             return table
-        keep_graph = self._serves_update(whole.sequences)
+        cut = self.forward.cut(whole.sequences)
+        keep_graph = self._one_update and len(cut.parts) == 1
         with self.clock.inside("forward") if keep_graph else torch.no_grad():
-            scores = self._columns(whole, proxy="proxy_logprobs" in self._scored)
+            scores = self._columns(whole, cut, proxy="proxy_logprobs" in self._scored)
         old = {f"old_{name}": scores[name].detach() for name in CURRENT}
         if table.old_logprobs is not None:
             old["old_logprobs"] = table.old_logprobs  # the sampler's
@@ -248,25 +251,16 @@ class Learner:
             old = {}  # equal to the current ones
         return table.with_columns({**scores, **old})
 
-    def _serves_update(self, sequences: Sequences) -> bool:
-        """Whether the scoring pass serves the update as well: a step of one micro-batch.
-
-        Then its log-probs keep their graph, and the update makes no second forward pass.
-        """
-        return self._one_update and len(self.forward.cut(sequences).parts) == 1
-
-    def _columns(self, batch: MiniBatch, *, proxy: bool) -> dict[str, Tensor]:
+    def _columns(self, batch: MiniBatch, cut: Cut, *, proxy: bool) -> dict[str, Tensor]:
         """The policy's columns; a proxy may have its own temperature."""
-        of, sequences = self._proxy.scoring if proxy else {}, batch.sequences
+        of = self._proxy.scoring if proxy else {}
+        columns = partial(self.forward.columns, self.scorer, batch.sequences, cut=cut)
         teachers = self._teachers(batch, batch.table.rows)
         if "temperature" not in of:
-            return self.forward.columns(self.scorer, sequences, teachers=teachers, **_ALL, **of)
+            return columns(teachers=teachers, **_ALL, **of)
         with torch.no_grad():
-            proxy_logprobs = self.forward.columns(self.scorer, sequences, **of)["proxy_logprobs"]
-        return {
-            **self.forward.columns(self.scorer, sequences, teachers=teachers, **_ALL),
-            "proxy_logprobs": proxy_logprobs,
-        }
+            proxy_logprobs = columns(**of)["proxy_logprobs"]
+        return columns(teachers=teachers, **_ALL) | {"proxy_logprobs": proxy_logprobs}
 
     def _teachers(self, batch: MiniBatch, rows: Callable[[list[int]], Tensor]) -> TeachersOf | None:
         """What gives a forward pass over a mini-batch its teachers; None = it needs none.
@@ -295,7 +289,8 @@ class Learner:
         if first or not self._rescores:
             return replace(batch, first=first, current=first and bool(self._scored))
         with self.clock.inside("scoring"), torch.no_grad():
-            scores = self._columns(batch, proxy=self._renews)
+            cut = self.forward.cut(batch.sequences)
+            scores = self._columns(batch, cut, proxy=self._renews)
         return replace(batch, table=batch.table.with_columns(scores), current=True)
 
     # An update.
@@ -318,15 +313,16 @@ class Learner:
         table, counts = batch.table, self.forward.counts
         if table.logprobs.requires_grad:  # the forward pass of `score` serves the update as well
             counts.add_update(batch.sequences, batch.sequences, len(table))
-            [part] = self.forward.cut(batch.sequences).parts
             with self.clock.inside("forward"):
-                yield MicroBatch(table.select(part, 0), table.rows(part))
+                yield MicroBatch(table, torch.arange(len(table), device=table.logprobs.device))
             return
         with self.clock.inside("planning"):
             rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
         trained, inputs, masks = rows.inputs(batch.sequences)
         counts.add_update(batch.sequences, inputs, int(rows.rows.sum()))
-        columns = {"entropy": True} if batch.current else _ALL  # the others are known
+        columns: dict[str, Any] = (
+            {"entropy": True} if batch.current else _ALL
+        )  # the others are known
         teachers = self._teachers(batch, lambda part: rows.places([trained[i] for i in part]))
         passes = self.forward.run(self.scorer, inputs, masks, teachers=teachers, **columns)
         with self.clock.inside("forward"):

@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from rlobj.objectives.statistics import Comm
-from rlobj.scoring.packing import sequence_length
+from rlobj.scoring.cutting import sequence_length
 from rlobj.training.rollouts.sharding import Sequences
 
 

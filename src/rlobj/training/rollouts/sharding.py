@@ -28,7 +28,7 @@ from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded, Reward
 from rlobj.samplers import Response
 from rlobj.samplers.response import TurnRecord
-from rlobj.scoring.packing import sequence_length
+from rlobj.scoring.cutting import sequence_length
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.rollouts.rollout import Rollout, rewards_differ
 
