@@ -71,10 +71,7 @@ def test_a_puzzle_has_its_quiz_and_the_text_of_its_solution(tmp_path):
     [
         *(("  x=5 ", "x=5"), (27, "27"), (27.0, "27"), (0.5, "0.5"), (True, "True"), (-0.0, "0")),
         *((["$1,2$"], "$1,2$"), (("x",), "x"), ([[3.0]], "3"), ("52_8", "52_8")),
-        *(
-            (empty, "")
-            for empty in (None, float("nan"), [None], (), Decimal("NaN"), Decimal("sNaN"))
-        ),
+        *((empty, "") for empty in (None, float("nan"), [None], (), Decimal("NaN"))),
         ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
         ("first \\boxed{1} then \\boxed{\\{2\\}} end", "\\{2\\}"),
         ("\\boxed{1} and an open \\boxed{2", "1"),

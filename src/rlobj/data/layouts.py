@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from numbers import Integral, Rational, Real
+from numbers import Real
 from typing import Any, Literal
 
 from rlobj.answers.boxes import last_box
@@ -285,18 +285,11 @@ _GROUPED = re.compile(
 
 
 def _number_text(value: Any, where: str) -> str:
-    """A number as the shortest text that has its value; "" if it is NaN."""
-    if isinstance(value, Rational):  # also numpy's whole numbers
-        return str(int(value) if isinstance(value, Integral) else value)
-    if isinstance(value, Decimal):
-        if value.is_nan():
-            return ""
-        if value.is_finite():  # `normalize` would round to 28 digits
-            digits = f"{value:f}"
-            text = digits.rstrip("0").rstrip(".") if "." in digits else digits
-            return "0" if text == "-0" else text
-    if math.isnan(value):
+    """A number as text that has its value; "" if it is NaN."""
+    if value != value:
         return ""
-    if math.isinf(value):
+    if value in (math.inf, -math.inf):
         raise DataError(f"{where} has the answer {value}; expected a finite number, or text.")
-    return f"{value + 0:.0f}" if value == int(value) else str(value)
+    if value == int(value):
+        return str(int(value))
+    return f"{value:f}".rstrip("0") if isinstance(value, Decimal) else str(value)

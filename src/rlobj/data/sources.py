@@ -63,21 +63,15 @@ NAMED_SOURCES: dict[str, NamedSource] = {
 """Name -> training set."""
 
 
-def template_of(source: str | None, otherwise: str) -> str:
-    """The default template of a task, a named data set or a benchmark; else the other one."""
-    published = source in {*NAMED_SOURCES, *BENCHMARKS, *TASKS} or is_gym(source)
-    return default_template(source) if published else otherwise
-
-
-def default_template(source: str | tuple[Source, ...] | None) -> str:
-    """Return the default template of a source; of several, that of the unnamed ones."""
-    if isinstance(source, tuple):
-        return MATH_TEMPLATE
+def template_of(source: str, otherwise: str) -> str:
+    """The template of a named data set, a benchmark, a dataset or a task; else the other one."""
     if source in NAMED_SOURCES:
         return NAMED_SOURCES[source].template
+    if source in BENCHMARKS:
+        return MATH_TEMPLATE
     if is_gym(source):
         return ANSWER_TEMPLATE
-    return PLAIN_TEMPLATE if source is None or source in TASKS else MATH_TEMPLATE
+    return PLAIN_TEMPLATE if source in TASKS else otherwise
 
 
 def _with_placeholder(template: str) -> str:
@@ -203,7 +197,12 @@ class DataConfig(Model):
     @field_validator("template", mode="before")
     @classmethod
     def _default_template(cls, template: Any, info: Any) -> Any:
-        return default_template(info.data.get("source")) if template is None else template
+        if template is not None:
+            return template
+        source = info.data.get("source")
+        if source is None:
+            return PLAIN_TEMPLATE
+        return template_of(source, MATH_TEMPLATE) if isinstance(source, str) else MATH_TEMPLATE
 
     @property
     def weights(self) -> dict[str, float]:
@@ -214,7 +213,7 @@ class DataConfig(Model):
     @property
     def template_for_tests(self) -> str:
         """The template of the test problems."""
-        return self.test_template or template_of(self.test, self.template)
+        return self.test_template or template_of(self.test or "", self.template)
 
 
 def load_problems(
