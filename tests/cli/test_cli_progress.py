@@ -9,7 +9,7 @@ import pytest
 from screens import console, text_of
 
 from rlobj.data import Problem
-from rlobj.evaluation import BenchmarkSummary, GradedBenchmark, GradedProblem, summarise
+from rlobj.evaluation import GradedBenchmark, GradedProblem
 from rlobj.rewards import Graded
 from rlobj.samplers import Response
 from rlobj.settings.building import compose
@@ -19,12 +19,12 @@ from rlobj.training.progress import RunScreen
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
 
 
-def half_right() -> BenchmarkSummary:
+def half_right() -> GradedBenchmark:
     """One problem, two samples, one of them right."""
     grades = (Graded(float(right), right, "", "2") for right in (True, False))
     responses = (Response([1], [2], [0.0], "2", "stop", 0, grade=grade) for grade in grades)
     answered = GradedProblem(Problem("a", "1+1=", "2"), tuple(responses))
-    return summarise(GradedBenchmark("evaluation", (answered,)))
+    return GradedBenchmark("evaluation", (answered,))
 
 
 def train(screen: RunScreen, steps: int) -> None:

@@ -19,9 +19,9 @@ from rlobj.evaluation.estimators import (
     Estimate,
     bootstrap_interval,
     pass_at_k,
+    sampling_error,
     share_interval,
     sign_flip_test,
-    standard_errors,
 )
 from rlobj.evaluation.graded import GradedProblem
 from rlobj.evaluation.votes import Votes, count_votes
@@ -46,11 +46,13 @@ def test_pass_at_k_is_exact_for_thousands_of_samples_and_refuses_more() -> None:
 
 
 def test_standard_errors_by_hand() -> None:
-    errors = standard_errors([1, 4, 2], [4, 4, 4])
     inner = 0.25 * 0.75 / 3 + 0 + 0.5 * 0.5 / 3
-    assert errors.sampling == pytest.approx(math.sqrt(inner) / 3)
-    assert errors.problems == pytest.approx(stdev([0.25, 1, 0.5]) / math.sqrt(3))
-    assert all(math.isnan(error) for error in standard_errors([1], [1]))
+    verdicts = [[1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]
+    assert sampling_error(verdicts) == pytest.approx(math.sqrt(inner) / 3)
+    problems = stdev([0.25, 1, 0.5]) / math.sqrt(3)
+    assert Estimate((0.25, 1, 0.5)).stderr == pytest.approx(problems)
+    assert math.isnan(sampling_error([[1]]))
+    assert math.isnan(Estimate((1,)).stderr)
 
 
 # intervals
@@ -224,9 +226,9 @@ def test_right_answers_are_one_candidate_and_wrong_ones_are_equal_as_text() -> N
         (None, False),
         (None, None),
     )
-    assert count_votes(problem) == Votes(right=2, wrong=(2, 1), without_answer=2)
+    assert count_votes(problem.grades) == Votes(right=2, wrong=(2, 1), without_answer=2)
 
 
 def test_undecided_responses_vote_with_their_answer_and_are_not_right() -> None:
     same_text = answered(("7", True), ("7", None), ("8", False), ("8", None), ("9", None))
-    assert count_votes(same_text) == Votes(2, (2, 1), 0)
+    assert count_votes(same_text.grades) == Votes(2, (2, 1), 0)

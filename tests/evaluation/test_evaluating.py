@@ -61,11 +61,11 @@ def test_evaluation_in_memory_writes_no_file(policy, tmp_path, monkeypatch) -> N
     assert result.path is None
     assert [row["id"] for row in result.rows] == ["p0", "p1", "p2", "p3"]
     assert all(len(row["responses"]) == len(row["correct"]) == 3 for row in result.rows)
-    [summary] = [each.summary for each in result.benchmarks.values()]
-    assert result.accuracies == {"problems": summary.accuracy}
-    assert (result.accuracy, result.interval) == (summary.accuracy, summary.interval)
+    estimate = result.benchmarks["problems"].estimate
+    assert result.accuracies == {"problems": estimate.mean}
+    assert (result.accuracy, result.interval) == (estimate.mean, estimate.interval)
     assert result.to_markdown().startswith("|  | problems |")
-    assert result.to_dict()["results"]["problems"]["avg@3"] == summary.accuracy
+    assert result.to_dict()["results"]["problems"]["avg@3"] == estimate.mean
 
 
 def test_a_model_object_gives_the_responses_of_its_folder_and_another_is_refused(

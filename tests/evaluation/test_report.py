@@ -16,10 +16,8 @@ from graded import VERDICTS, graded
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
 from rlobj.evaluation.graded import GradedBenchmark
-from rlobj.evaluation.report.as_json import results_json
 from rlobj.evaluation.report.page import kept_texts, write_page
-from rlobj.evaluation.report.tables import results_markdown
-from rlobj.evaluation.summary import BenchmarkResult, summarise
+from rlobj.evaluation.report.results import results_json, results_markdown
 from rlobj.reporting.pages import script_safe
 
 ABOUT = {
@@ -30,7 +28,9 @@ ABOUT = {
 }
 
 
-def evaluation(name: str, *problems: str, text: str = "text") -> GradedBenchmark:
+def evaluation(
+    name: str, *problems: str, text: str = "text", **settings: object
+) -> GradedBenchmark:
     """Each problem is one letter a sample: + right, - wrong, ? undecided."""
     answered = []
     for i, letters in enumerate(problems):
@@ -40,27 +40,23 @@ def evaluation(name: str, *problems: str, text: str = "text") -> GradedBenchmark
             for j, letter in enumerate(letters)
         ]
         answered.append(graded(Problem(f"{name}-{i}", "How many | pipes?", "4"), *samples))
-    return GradedBenchmark(name, tuple(answered))
-
-
-def entry(evaluated: GradedBenchmark, **settings: object) -> BenchmarkResult:
-    return BenchmarkResult(evaluated, summarise(evaluated), settings)
+    return GradedBenchmark(name, tuple(answered), settings)
 
 
 ENTRIES = [
-    entry(evaluation("one", "++-?", "+---", "++++"), temperature=1.0, n=4, template="{prompt}\nGo"),
-    entry(evaluation("two_b", "+", "-", "-"), temperature=1.0, n=1, template="{prompt}\nGo"),
+    evaluation("one", "++-?", "+---", "++++", temperature=1.0, n=4, template="{prompt}\nGo"),
+    evaluation("two_b", "+", "-", "-", temperature=1.0, n=1, template="{prompt}\nGo"),
 ]
 
 
 def test_results_json_has_every_number_with_its_error() -> None:
     result = results_json(ENTRIES, ABOUT)
     assert json.loads(json.dumps(result, allow_nan=False)) == result
-    one, summary = result["results"]["one"], ENTRIES[0].summary
-    assert one["avg@4"] == one["pass@1"] == summary.accuracy
-    assert one["avg@4_stderr"] == summary.standard_errors.problems
-    assert one["avg@4_stderr_sampling"] == summary.standard_errors.sampling
-    assert one["avg@4_interval"] == list(summary.interval[:2])
+    one, estimate = result["results"]["one"], ENTRIES[0].estimate
+    assert one["avg@4"] == one["pass@1"] == estimate.mean
+    assert one["avg@4_stderr"] == estimate.stderr
+    assert one["avg@4_stderr_sampling"] == estimate.stderr_sampling
+    assert one["avg@4_interval"] == list(estimate.interval[:2])
     assert {"pass@1", "pass@2", "pass@4", "maj@2", "maj@4_stderr", "maj@4_interval"} < set(one)
     assert one["avg@4_bounds"] == pytest.approx([(2 + 1 + 4) / 12, (3 + 1 + 4) / 12])
     assert one["settings"] == dict(ENTRIES[0].settings)
@@ -69,12 +65,12 @@ def test_results_json_has_every_number_with_its_error() -> None:
 
 
 def test_unknown_numbers_are_null_and_the_average_is_over_benchmarks() -> None:
-    alone = results_json([entry(evaluation("open", "??"))], {})
+    alone = results_json([evaluation("open", "??")], {})
     assert alone["results"]["open"]["avg@2_stderr"] is None
     assert "macro_average" not in alone
     macro = results_json(ENTRIES, ABOUT)["macro_average"]
-    errors = [each.summary.standard_errors.problems for each in ENTRIES]
-    assert macro["avg"] == pytest.approx(sum(each.summary.accuracy for each in ENTRIES) / 2)
+    errors = [each.estimate.stderr for each in ENTRIES]
+    assert macro["avg"] == pytest.approx(sum(each.accuracy for each in ENTRIES) / 2)
     assert macro["avg_stderr"] == pytest.approx(math.hypot(*errors) / 2)
     assert macro["avg_stderr_sampling"] is None  # one sample per problem tells nothing of it
     assert macro["avg_interval"][0] < macro["avg"] < macro["avg_interval"][1]
@@ -132,7 +128,7 @@ HOSTILE = "</script><!-- <script> & \ud800 \u2028 \x00 \\"
 @pytest.fixture
 def page(tmp_path: Path) -> str:
     hostile = evaluation("<b>'\"", "+-", text=HOSTILE)
-    write_page(tmp_path / "report.html", [*ENTRIES, entry(hostile)], ABOUT | {"model": "<i>m"})
+    write_page(tmp_path / "report.html", [*ENTRIES, hostile], ABOUT | {"model": "<i>m"})
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
@@ -177,12 +173,12 @@ def test_a_page_over_budget_keeps_the_first_responses_of_every_problem(tmp_path:
     assert "texts of 8 of 15 responses" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def wrong_without_an_answer(*finishes: Literal["stop", "length"]) -> BenchmarkResult:
+def wrong_without_an_answer(*finishes: Literal["stop", "length"]) -> GradedBenchmark:
     """One problem, wrong every time and without an answer."""
     wrong = {"correct": False, "answer": None, "text": "?", "tokens": 3}
     samples = [{**wrong, "finish": finish} for finish in finishes]
-    whole = GradedBenchmark("set", (graded(Problem("1", "Q?", "4"), *samples),))
-    return BenchmarkResult(whole, summarise(whole), {"problems": 1, "samples": len(finishes)})
+    whole = graded(Problem("1", "Q?", "4"), *samples)
+    return GradedBenchmark("set", (whole,), {"problems": 1, "samples": len(finishes)})
 
 
 def test_the_page_says_which_responses_a_verdict_counts(tmp_path: Path) -> None:

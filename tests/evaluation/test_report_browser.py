@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from graded import graded
 from rlobj.data import Problem
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.report.page import write_page
-from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.samplers.response import ToolUse, TurnRecord
 
 pytestmark = [
@@ -85,9 +85,7 @@ OTHERS = GradedBenchmark("others", (answered("one", "Elsewhere", "4", right(), r
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    entries = [
-        BenchmarkResult(each, summarise(each), {"temperature": 1.0}) for each in (SUMS, OTHERS)
-    ]
+    entries = [replace(each, settings={"temperature": 1.0}) for each in (SUMS, OTHERS)]
     write_page(path, entries, {"model": f"policy {HOSTILE[:60]}", "versions": {"rlobj": "1"}})
     return path
 
@@ -122,7 +120,7 @@ def test_hostile_texts_and_tools_are_shown_and_do_nothing(browser: Browser, tmp_
         "sums", (graded(problem, row, {**row, "text": HOSTILE + r"\boxed{5}", "turns": ()}),)
     )
     page = tmp_path / "page.html"
-    write_page(page, [BenchmarkResult(evaluation, summarise(evaluation), {})], {"model": HOSTILE})
+    write_page(page, [evaluation], {"model": HOSTILE})
     browser.open(page)
     browser.run(f"{cell(0, 0)}.click()")
     browser.wait("document.querySelector('#response .said .katex')")

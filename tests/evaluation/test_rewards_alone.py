@@ -15,12 +15,11 @@ from graded import graded
 import rlobj
 from rlobj.base.errors import DataError
 from rlobj.data import Problem
-from rlobj.evaluation import compare, summarise, summarise_folder
+from rlobj.evaluation import compare, summarise_folder
 from rlobj.evaluation.comparing import compare_benchmark
+from rlobj.evaluation.estimators import macro_average
 from rlobj.evaluation.graded import GradedBenchmark
-from rlobj.evaluation.report.as_json import results_json
-from rlobj.evaluation.report.tables import results_markdown
-from rlobj.evaluation.summary import BenchmarkResult, macro_average
+from rlobj.evaluation.report.results import results_json, results_markdown
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(3) for b in range(4)]
 OF_RIGHT = "avg@|pass@|maj@|right|accuracy|solve|wrong"
@@ -43,13 +42,13 @@ B = {"a": [2.0, 2.0, 2.0], "b": [0.0, 0.0, 0.0], "c": [1.0] * 3, "d": [1.0, 1.0,
 
 
 def test_the_mean_reward_is_over_problems_and_decided_responses() -> None:
-    summary = summarise(benchmark(A))
+    rewarded = benchmark(A)
     decided = [[1.0, -3.0, 0.2], [0.2, 0.4], [5.0, 5.0, 6.0]]
     means = [fmean(each) for each in decided]
     sampling = math.sqrt(sum(variance(each) / len(each) for each in decided)) / 3
     problems = math.sqrt(variance(means) / 3)
-    assert math.isnan(summary.accuracy)
-    assert summary.metrics() == pytest.approx(
+    assert math.isnan(rewarded.accuracy)
+    assert rewarded.metrics() == pytest.approx(
         {
             "eval/reward": fmean(means),
             "eval/reward_se_samples": sampling,
@@ -60,15 +59,16 @@ def test_the_mean_reward_is_over_problems_and_decided_responses() -> None:
             "eval/truncated": 0.0,
         }
     )
-    assert summary.interval.low < fmean(means) < summary.interval.high
-    assert summary.pass_at == {}
+    low, high, _ = rewarded.estimate.interval
+    assert low < fmean(means) < high
+    assert not [name for name in rewarded.numbers if re.search(OF_RIGHT, name)]
 
 
 def test_nobody_averages_accuracies_with_rewards() -> None:
-    numbers, verdicts = (summarise(benchmark(B, right=right)) for right in (False, True))
+    mixed = [benchmark(B, right=right) for right in (False, True)]
+    numbers, verdicts = (each.estimate for each in mixed)
     assert macro_average([numbers, numbers]).mean == pytest.approx(1.0)
     assert math.isnan(macro_average([numbers, verdicts]).mean)
-    mixed = [BenchmarkResult(benchmark(B), each, {}) for each in (numbers, verdicts)]
     assert "mean of 2" not in results_markdown(mixed, {})
     assert "macro_average" not in results_json(mixed, {})
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal
 
 import pytest
 from graded import graded
 
 from rlobj.data import Problem
-from rlobj.evaluation.estimators import share_interval, standard_errors
+from rlobj.evaluation.estimators import macro_average, sampling_error, share_interval
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
-from rlobj.evaluation.summary import ProblemCounts, macro_average, summarise
 
 Sample = tuple[bool | None, str | None, int, Literal["stop", "length"]]
 
@@ -43,17 +43,23 @@ MIXED = GradedBenchmark(
 )
 
 
+def at_k(name: str, benchmark: GradedBenchmark) -> list[int]:
+    """The k of which results.json has pass@k or maj@k."""
+    return [int(k) for k in re.findall(rf"{name}@(\d+)\n", "\n".join(benchmark.numbers) + "\n")]
+
+
 def test_accuracy_is_the_mean_of_shares_of_right_responses_and_undecided_ones_are_wrong() -> None:
-    summary = summarise(MIXED)
-    assert (summary.problems, summary.responses, summary.samples_per_problem) == (5, 20, 4)
-    assert summary.accuracy == pytest.approx((1 + 1 / 4 + 2 / 4 + 0 + 0) / 5)
-    assert summary.standard_errors == standard_errors([4, 1, 2, 0, 0], [4] * 5)
-    assert summary.interval.low < summary.accuracy < summary.interval.high
-    assert summary.interval.method.startswith("bootstrap")
+    estimate = MIXED.estimate
+    assert (len(MIXED.problems), len(MIXED.responses), MIXED.samples) == (5, 20, 4)
+    assert MIXED.accuracy == estimate.mean == pytest.approx((1 + 1 / 4 + 2 / 4 + 0 + 0) / 5)
+    verdicts = [[1] * right + [0] * (4 - right) for right in (4, 1, 2, 0, 0)]
+    assert estimate.stderr_sampling == sampling_error(verdicts)
+    assert estimate.interval.low < estimate.mean < estimate.interval.high
+    assert estimate.interval.method.startswith("bootstrap")
 
 
 def test_the_numbers_count_problems_and_responses() -> None:
-    numbers = summarise(MIXED).numbers
+    numbers = MIXED.numbers
     tokens = [10] * 7 + [30] * 3 + [50] * 2 + [100] * 3 + [20] * 5
     expected = {
         "truncated": 3 / 20,
@@ -73,47 +79,44 @@ def test_the_numbers_count_problems_and_responses() -> None:
 
 
 def test_pass_at_k_counts_undecided_responses_as_wrong() -> None:
-    summary = summarise(MIXED)
-    assert list(summary.pass_at) == [1, 2, 4]
-    assert summary.pass_at[4].values == (1, 1, 1, 0, 0)
-    assert summary.pass_at[4].interval == share_interval([1, 1, 1, 0, 0])
-    assert summary.pass_at_k(3).values == pytest.approx((1, 3 / 4, 1, 0, 0))
+    assert at_k("pass", MIXED) == [1, 2, 4]
+    assert MIXED.numbers["pass@4"] == 3 / 5
+    assert MIXED.numbers["pass@4_interval"] == list(share_interval([1, 1, 1, 0, 0])[:2])
+    assert MIXED.pass_at_k(3).values == pytest.approx((1, 3 / 4, 1, 0, 0))
 
 
 def test_majority_counts_ties_by_half_and_ignores_responses_without_an_answer() -> None:
-    summary = summarise(MIXED)
-    assert list(summary.maj_at) == [2, 4]
-    assert summary.maj_at[4].values == pytest.approx((1, 0, 1, 0, 0))
+    assert at_k("maj", MIXED) == [2, 4]
+    assert MIXED.maj_at_k(4).values == pytest.approx((1, 0, 1, 0, 0))
     tie = GradedBenchmark("tie", (problem("a", RIGHT, WRONG, CUT, CUT),))
-    assert summarise(tie).maj_at[4].values == (0.5,)
+    assert tie.maj_at_k(4).values == (0.5,)
 
 
 def test_majority_is_empty_if_the_grader_gives_no_answers() -> None:
     custom = {"correct": True, "reason": "custom", "answer": None, "tokens": 1, "finish": "stop"}
     answered = graded(Problem("a", "?", "1"), custom, custom)
-    summary = summarise(GradedBenchmark("custom", (answered,)))
-    assert summary.maj_at == {}
-    assert summary.numbers["no_answer"] == 0.0
+    benchmark = GradedBenchmark("custom", (answered,))
+    assert at_k("maj", benchmark) == []
+    assert benchmark.numbers["no_answer"] == 0.0
 
 
 def test_problems_may_differ_in_their_number_of_responses() -> None:
-    evaluation = GradedBenchmark("r", (problem("a", RIGHT), problem("b", WRONG, RIGHT, RIGHT)))
-    summary = summarise(evaluation)
-    assert summary.samples_per_problem == 3
-    assert summary.accuracy == pytest.approx((1 + 2 / 3) / 2)
-    assert {k: estimate.problems for k, estimate in summary.pass_at.items()} == {1: 2, 2: 1, 3: 1}
-
-
-def test_counts_have_no_text() -> None:
-    assert "It is" in str(MIXED)
-    assert "It is" not in str([ProblemCounts.of(problem) for problem in MIXED.problems])
+    benchmark = GradedBenchmark("r", (problem("a", RIGHT), problem("b", WRONG, RIGHT, RIGHT)))
+    assert benchmark.samples == 3
+    assert benchmark.accuracy == pytest.approx((1 + 2 / 3) / 2)
+    assert [len(benchmark.pass_at_k(k).values) for k in (1, 2, 3)] == [2, 1, 1]
+    assert (benchmark.numbers["pass@2_problems"], "pass@1_problems" in benchmark.numbers) == (
+        1,
+        False,
+    )
+    assert ("pass@2", "100.0 (of 1)") in [(one.row, one.text) for one in benchmark.measures]
 
 
 def test_numbers_without_problems_are_nan() -> None:
-    empty = summarise(GradedBenchmark("empty", ()))
-    numbers = (empty.accuracy, empty.interval.low, empty.numbers["length_right"])
+    empty = GradedBenchmark("empty", ())
+    numbers = (empty.accuracy, empty.estimate.interval.low, empty.numbers["length_right"])
     assert all(map(math.isnan, numbers))
-    assert empty.pass_at == empty.maj_at == {}
+    assert at_k("pass", empty) == at_k("maj", empty) == []
 
 
 def test_the_interval_of_an_average_adds_the_half_widths_of_its_benchmarks_in_quadrature() -> None:
@@ -122,14 +125,13 @@ def test_the_interval_of_an_average_adds_the_half_widths_of_its_benchmarks_in_qu
         "mixed", tuple(problem(str(i), *[RIGHT] * (i % 3), *[WRONG] * 2) for i in range(20))
     )
     never = GradedBenchmark("never", tuple(problem(str(i), WRONG) for i in range(30)))
-    each = [summarise(benchmark) for benchmark in (easy, mixed, never)]
+    each = [benchmark.estimate for benchmark in (easy, mixed, never)]
     macro = macro_average(each)
-    below = [one.accuracy - one.interval.low for one in each]
-    above = [one.interval.high - one.accuracy for one in each]
+    below = [one.mean - one.interval.low for one in each]
+    above = [one.interval.high - one.mean for one in each]
     assert macro.interval.low == pytest.approx(macro.mean - math.hypot(*below) / 3)
     assert macro.interval.high == pytest.approx(macro.mean + math.hypot(*above) / 3)
-    sampling = [one.standard_errors.sampling for one in each[:2]]
-    both = macro_average(each[:2]).standard_errors
-    assert both.sampling == pytest.approx(math.hypot(*sampling) / 2)
+    sampling = [one.stderr_sampling for one in each[:2]]
+    assert macro_average(each[:2]).stderr_sampling == pytest.approx(math.hypot(*sampling) / 2)
     assert above[2] > 0 == below[2]  # no right response: it may be better, and not worse
     assert macro_average(each[1:2]).interval[:2] == pytest.approx(each[1].interval[:2])

@@ -5,7 +5,7 @@ regrade           grade stored responses again, and compare the grades before an
 compare           two evaluations -> paired differences, p-values, problems that changed sides
 summarise_folder  the result of what is stored
 sample_and_grade  problems -> graded responses, with a sampler and a grader that are open
-summarise         graded responses -> avg@n, pass@k, maj@k, standard errors, intervals, lengths
+GradedBenchmark   graded responses -> avg@n, pass@k, maj@k, standard errors, intervals, lengths
 PROTOCOLS         how papers evaluated
 """
 

@@ -8,5 +8,3 @@ from .publishing import summarise_folder as summarise_folder
 from .regrading import regrade as regrade
 from .responses import sample_and_grade as sample_and_grade
 from .result import EvaluationResult as EvaluationResult
-from .summary import BenchmarkSummary as BenchmarkSummary
-from .summary import summarise as summarise

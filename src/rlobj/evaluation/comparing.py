@@ -20,7 +20,7 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.numbers import UNKNOWN, number, number_range, percent
+from rlobj.evaluation.measures import UNKNOWN, number, number_range, percent
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.reporting import visible
 from rlobj.reporting.markdown import escaped, markdown_table
@@ -245,8 +245,7 @@ def _side(
 ) -> tuple[str, Mapping[str, Any], dict[str, GradedBenchmark]]:
     """Name, settings, and graded responses by benchmark."""
     if isinstance(side, EvaluationResult):
-        graded = {name: result.graded for name, result in side.benchmarks.items()}
-        return str(side.path or side.model), side.settings, graded
+        return str(side.path or side.model), side.settings, dict(side.benchmarks)
     samples = Samples.open(side)
     graded = {
         name: GradedBenchmark.of(samples, name, those) for name, those in samples.problems().items()

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean, stdev, variance
+from statistics import stdev, variance
 from typing import NamedTuple
 
 import numpy as np
@@ -27,18 +27,6 @@ MOST_EXACT = 2**17
 """Distinct sign vectors up to which all are counted. Vectors of equal mean are not distinct."""
 SEED = 0
 """Of resamples and of sampled sign vectors: equal values give equal intervals."""
-
-
-class StandardErrors(NamedTuple):
-    """Standard errors of a mean accuracy or reward; nan if there are too few values.
-
-    Attributes:
-        sampling: of this model on these very problems.
-        problems: of this model on problems like these.
-    """
-
-    sampling: float
-    problems: float
 
 
 class Interval(NamedTuple):
@@ -69,30 +57,46 @@ class Estimate:
     Attributes:
         values: one for each problem that has the value; pass@k needs k samples.
         shares: they are shares in [0, 1], and not rewards.
+        stderr_sampling: standard error of the mean, of this model on these very problems.
     """
 
     values: tuple[float, ...] = field(repr=False)
     shares: bool = True
-
-    @property
-    def problems(self) -> int:
-        """Number of problems with a value."""
-        return len(self.values)
+    stderr_sampling: float = math.nan
 
     @property
     def mean(self) -> float:
         """The mean; nan without values."""
-        return sum(self.values) / len(self.values) if self.values else math.nan
+        return mean(self.values)
 
     @property
     def stderr(self) -> float:
-        """sd/sqrt(n), over problems."""
-        return standard_error(self.values)
+        """sd/sqrt(n): standard error on problems like these; nan for fewer than two."""
+        n = len(self.values)
+        return stdev(self.values) / math.sqrt(n) if n > 1 else math.nan
 
     @cached_property
     def interval(self) -> Interval:
         """See `share_interval`; of rewards `bootstrap_interval`."""
         return (share_interval if self.shares else bootstrap_interval)(self.values)
+
+
+class MacroAverage(NamedTuple):
+    """The mean of several benchmarks' accuracies or rewards; each counts once, whatever its size.
+
+    Attributes:
+        mean: of avg@n, or of the mean reward.
+        shares: it is of accuracies, and not of rewards.
+        stderr: sqrt(Σ se²)/B, for problems like these: the benchmarks are independent.
+        stderr_sampling: the same for these very problems.
+        interval: at 95%, for problems like these.
+    """
+
+    mean: float
+    shares: bool
+    stderr: float
+    stderr_sampling: float
+    interval: Interval
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
@@ -115,23 +119,43 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     return (ways - math.comb(samples - correct, k)) / ways
 
 
-def standard_errors(correct: Sequence[int], samples: Sequence[int]) -> StandardErrors:
-    """Two standard errors of the mean accuracy.
+def sampling_error(rows: Sequence[Sequence[float]]) -> float:
+    """Standard error of the mean over problems of the mean of their k_i values, for these problems.
 
-    sampling: this model on these very problems, sqrt(Σ p_i(1 − p_i)/(k_i − 1)) / n.
-    problems: this model on problems like these, sd(p_i)/sqrt(n) (Miller, arXiv:2411.00640).
+    sqrt(Σ s_i²/k_i) / n with the variance s_i² of the values of problem i; nan if a problem has one
+    value. For verdicts it is sqrt(Σ p_i(1 − p_i)/(k_i − 1)) / n (Miller, arXiv:2411.00640).
     """
-    return reward_errors([[1] * c + [0] * (k - c) for c, k in zip(correct, samples, strict=True)])
+    inner = [variance(row) / len(row) if len(row) > 1 else math.nan for row in rows]
+    return math.sqrt(sum(inner)) / len(inner) if inner else math.nan
 
 
-def reward_errors(rewards: Sequence[Sequence[float]]) -> StandardErrors:
-    """As `standard_errors`, for the mean over problems of the mean of their k_i rewards.
+def macro_average(estimates: Sequence[Estimate]) -> MacroAverage:
+    """The mean of the benchmarks' accuracies, or of their mean rewards; nan of both together.
 
-    sampling: sqrt(Σ s_i²/k_i) / n with the variance s_i² of the rewards of problem i.
+    Its interval comes from those of the benchmarks: each half-width, divided by their number, is
+    added in quadrature, the lower ones and the upper ones by themselves (MOVER: Zou & Donner 2008).
+
+    Args:
+        estimates: of each benchmark, at least one.
     """
-    inner = [variance(row) / len(row) if len(row) > 1 else math.nan for row in rewards]
-    sampling = math.sqrt(sum(inner)) / len(inner) if inner else math.nan
-    return StandardErrors(sampling, standard_error([fmean(row) for row in rewards]))
+    size, shares = len(estimates), estimates[0].shares
+    alike = all(estimate.shares == shares for estimate in estimates)
+    total = sum(estimate.mean for estimate in estimates) / size if alike else math.nan
+
+    def combined(parts: Iterable[float]) -> float:
+        return math.sqrt(sum(part**2 for part in parts)) / size
+
+    return MacroAverage(
+        total,
+        shares,
+        combined(estimate.stderr for estimate in estimates),
+        combined(estimate.stderr_sampling for estimate in estimates),
+        Interval(
+            total - combined(estimate.mean - estimate.interval.low for estimate in estimates),
+            total + combined(estimate.interval.high - estimate.mean for estimate in estimates),
+            ", ".join(dict.fromkeys(estimate.interval.method for estimate in estimates)),
+        ),
+    )
 
 
 def share_interval(values: Sequence[float]) -> Interval:
@@ -247,6 +271,6 @@ def sign_flip_test(differences: Sequence[float], *, largest: float = 1.0) -> Sig
     return SignFlips(p_value, Interval(edge(low), -edge(-high) + 0.0, "sign flips"))
 
 
-def standard_error(values: Sequence[float]) -> float:
-    """sd/sqrt(n), over problems; nan for fewer than two."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+def mean(values: Sequence[float]) -> float:
+    """The mean; nan without values."""
+    return sum(values) / len(values) if values else math.nan

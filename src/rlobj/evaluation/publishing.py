@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rlobj.answers.version import DEADLINE, verifier_version
 from rlobj.base.errors import ConfigError
@@ -14,7 +13,6 @@ from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.result import EvaluationResult, without_empty
-from rlobj.evaluation.summary import BenchmarkResult, summarise
 from rlobj.runs.evaluation_samples import Samples
 
 
@@ -41,7 +39,17 @@ def publish(
         RunError: the disk refused.
     """
     settings = samples.settings()
-    benchmarks = _benchmark_results(samples, settings["benchmarks"])
+    problems, benchmarks = samples.problems(), dict[str, GradedBenchmark]()
+    for name, recorded in settings["benchmarks"].items():
+        graded = GradedBenchmark.of(samples, name, problems.get(name, ()))
+        if graded.problems:
+            kept = without_empty({**recorded, "verifier": ", ".join(graded.verifiers)})
+            benchmarks[name] = replace(graded, settings=kept)
+    if not benchmarks:
+        where = samples.path or "the evaluation"
+        raise ConfigError(
+            f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
+        )
     result = EvaluationResult(benchmarks, settings, samples.path)
     where = None if samples.path is None or samples.rank else nearby(samples.path)
     if write and where:
@@ -53,7 +61,7 @@ def publish(
         rewards = [recorded["reward"] for recorded in settings["benchmarks"].values()]
         parts = [part for reward in rewards for part in reward.get("of", [reward])]
         current = {verifier_version(part.get("deadline", DEADLINE)) for part in parts}
-        versions = {name for result in benchmarks.values() for name in result.graded.verifiers}
+        versions = {name for graded in benchmarks.values() for name in graded.verifiers}
         if others := versions - current:
             callback.noted(
                 f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
@@ -65,22 +73,3 @@ def publish(
     if write and where:
         callback.noted(f"wrote results.json, results.md and report.html to {where}")
     return result
-
-
-def _benchmark_results(
-    samples: Samples, benchmarks: Mapping[str, Any]
-) -> dict[str, BenchmarkResult]:
-    """The benchmarks with graded responses."""
-    problems = samples.problems()
-    results = {}
-    for name, recorded in benchmarks.items():
-        graded = GradedBenchmark.of(samples, name, problems.get(name, ()))
-        if graded.problems:
-            settings = {**recorded, "verifier": ", ".join(graded.verifiers)}
-            results[name] = BenchmarkResult(graded, summarise(graded), without_empty(settings))
-    if not results:
-        where = samples.path or "the evaluation"
-        raise ConfigError(
-            f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
-        )
-    return results

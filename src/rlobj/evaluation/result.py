@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlobj.evaluation.estimators import Interval
-from rlobj.evaluation.report.as_json import results_json
-from rlobj.evaluation.report.tables import results_markdown
-from rlobj.evaluation.summary import BenchmarkResult, MacroAverage, macro_average
+from rlobj.evaluation.estimators import Interval, MacroAverage, macro_average
+from rlobj.evaluation.graded import GradedBenchmark
+from rlobj.evaluation.report.results import results_json, results_markdown
 
 
 @dataclass(frozen=True)
@@ -20,17 +19,17 @@ class EvaluationResult:
     as a table.
 
     Attributes:
-        benchmarks: name -> summary, graded responses and settings.
+        benchmarks: name -> graded responses, settings and numbers.
         settings: everything that changes a number, and where it ran, as in settings.json.
         path: the folder with the files; None if the evaluation was kept in memory.
     """
 
-    benchmarks: Mapping[str, BenchmarkResult]
+    benchmarks: Mapping[str, GradedBenchmark]
     settings: Mapping[str, Any] = field(repr=False)
     path: Path | None = None
 
     def __repr__(self) -> str:
-        means = {name: result.summary.estimate.mean for name, result in self.benchmarks.items()}
+        means = {name: of.estimate.mean for name, of in self.benchmarks.items()}
         rounded = {name: round(mean, 4) for name, mean in means.items()}
         what = "accuracies" if self._says_right else "rewards"
         return f"EvaluationResult(model={self.model!r}, {what}={rounded}, path={self.path})"
@@ -43,12 +42,12 @@ class EvaluationResult:
     @property
     def accuracies(self) -> dict[str, float]:
         """Benchmark -> avg@n in [0, 1]; nan where nothing says which responses are right."""
-        return {name: result.summary.accuracy for name, result in self.benchmarks.items()}
+        return {name: benchmark.accuracy for name, benchmark in self.benchmarks.items()}
 
     @property
     def average(self) -> MacroAverage:
         """The mean over benchmarks, each counting once, with its errors and interval."""
-        return macro_average([result.summary for result in self.benchmarks.values()])
+        return macro_average([benchmark.estimate for benchmark in self.benchmarks.values()])
 
     @property
     def accuracy(self) -> float:
@@ -64,7 +63,7 @@ class EvaluationResult:
 
     @property
     def _says_right(self) -> bool:
-        return all(result.summary.says_right for result in self.benchmarks.values())
+        return all(benchmark.says_right for benchmark in self.benchmarks.values())
 
     @property
     def interval(self) -> Interval:
@@ -85,25 +84,24 @@ class EvaluationResult:
                 "id": problem.problem.id,
                 "prompt": problem.problem.prompt,
                 "gold": problem.problem.answer,
-                "accuracy": problem.share if benchmark.summary.says_right else math.nan,
+                "accuracy": problem.value(True) if benchmark.says_right else math.nan,
                 "correct": [grade.correct for grade in problem.grades],
                 "rewards": [grade.reward for grade in problem.grades],
                 "answers": [grade.answer for grade in problem.grades],
                 "responses": [response.text for response in problem.responses],
             }
             for name, benchmark in self.benchmarks.items()
-            for problem in benchmark.graded.problems
+            for problem in benchmark.problems
         ]
 
     @property
     def unfinished(self) -> str:
         """Which benchmarks lack responses, and how many; empty if none does."""
         missing = []
-        for name, result in self.benchmarks.items():
-            expected = result.settings["problems"] * result.settings["samples"]
-            if result.summary.responses < expected:
-                so_far = f"{result.summary.responses:,} of {expected:,} responses"
-                missing.append(f"{name}: {so_far}")
+        for name, benchmark in self.benchmarks.items():
+            expected = benchmark.settings["problems"] * benchmark.settings["samples"]
+            if (graded := len(benchmark.responses)) < expected:
+                missing.append(f"{name}: {graded:,} of {expected:,} responses")
         return "; ".join(missing)
 
     @property

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rlobj.evaluation.graded import GradedProblem
+from rlobj.rewards import Graded
 
 MAX_RESPONSES = 1024
 """Of one problem: binomial coefficients of more do not fit a double."""
@@ -60,13 +60,13 @@ class Votes:
         return min(1.0, _winning_probability(self.right, self.wrong, self.without_answer, k))
 
 
-def count_votes(problem: GradedProblem) -> Votes:
-    """Count the votes of one problem's graded responses."""
-    answers = [(_plain(g.answer), g.correct) for g in problem.grades if g.answer is not None]
+def count_votes(grades: Sequence[Graded]) -> Votes:
+    """Count the votes of the graded responses to one problem."""
+    answers = [(_plain(g.answer), g.correct) for g in grades if g.answer is not None]
     right = {answer for answer, correct in answers if correct}
     votes = Counter(answer for answer, _ in answers)
     wrong = tuple(count for answer, count in votes.items() if answer not in right)
-    return Votes(len(answers) - sum(wrong), wrong, len(problem.grades) - len(answers))
+    return Votes(len(answers) - sum(wrong), wrong, len(grades) - len(answers))
 
 
 def _plain(answer: str) -> str:

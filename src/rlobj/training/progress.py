@@ -24,7 +24,7 @@ from rlobj.training.ending import how_to_go_on
 from rlobj.training.loop.callbacks import Callback
 
 if TYPE_CHECKING:
-    from rlobj.evaluation import BenchmarkSummary
+    from rlobj.evaluation import GradedBenchmark
     from rlobj.insight import Finding
     from rlobj.training.loop.result import TrainingResult
     from rlobj.training.opened_run import OpenedRun
@@ -133,10 +133,10 @@ class RunScreen(Stages, Callback):
         """Show the stage at the end of the bar."""
         self._phase = name
 
-    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
+    def evaluated(self, step: int, benchmark: GradedBenchmark) -> None:
         """Add the evaluation before the first step; later ones arrive with `stepped`."""
         if step == 0:
-            self.add({"step": 0, **summary.metrics()})
+            self.add({"step": 0, **benchmark.metrics()})
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Add the metrics of a step."""

@@ -12,10 +12,8 @@ from typing import Any
 
 from rlobj.base.files import packaged, write_whole
 from rlobj.conversations.environment import ENDS
-from rlobj.evaluation.graded import GradedProblem
-from rlobj.evaluation.report.facts import facts, flat, shared
-from rlobj.evaluation.report.tables import reading_notes, summary_table
-from rlobj.evaluation.summary import BenchmarkResult
+from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
+from rlobj.evaluation.report.results import facts, flat, reading_notes, results_table, shared
 from rlobj.reporting import visible
 from rlobj.reporting.pages import definition_list, fill, html_table, render_page, script_safe
 from rlobj.samplers import Response
@@ -39,7 +37,7 @@ Said = str | list[dict[str, str]]
 
 def write_page(
     path: Path,
-    results: Sequence[BenchmarkResult],
+    benchmarks: Sequence[GradedBenchmark],
     about: Mapping[str, Any],
     *,
     budget: int = TEXT_BUDGET,
@@ -48,7 +46,7 @@ def write_page(
 
     Args:
         path: the file, `report.html` for instance.
-        results: one per benchmark.
+        benchmarks: what was evaluated.
         about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
         budget: bytes of responses in the page. It holds all verdicts, and the texts of the first
             responses of all problems; it says what is left out.
@@ -56,30 +54,28 @@ def write_page(
     Raises:
         RunError: the disk refused.
     """
-    common = shared([flat(result.settings) for result in results])
-    texts, kept, total = kept_texts(results, budget)
+    common = shared([flat(benchmark.settings) for benchmark in benchmarks])
+    texts, kept, total = kept_texts(benchmarks, budget)
     title = str(about.get("model", "evaluation"))
     parts = {
         "title": escape(title),
         "facts": definition_list(facts(about)),
         "settings": definition_list(common),
-        "summary": _summary_table(results),
-        "notes": "".join(f"<p>{escape(line)}</p>" for line in _notes(results, kept, total)),
-        "benchmarks": "".join(f"<option>{escape(result.summary.benchmark)}" for result in results),
-        "verdicts": _verdict_boxes(results),
-        "sections": "".join(_section(i, result, common) for i, result in enumerate(results)),
+        "summary": _summary_table(benchmarks),
+        "notes": "".join(f"<p>{escape(line)}</p>" for line in _notes(benchmarks, kept, total)),
+        "benchmarks": "".join(f"<option>{escape(each.benchmark)}" for each in benchmarks),
+        "verdicts": _verdict_boxes(benchmarks),
+        "sections": "".join(_section(i, each, common) for i, each in enumerate(benchmarks)),
     }
-    benchmarks = [
+    listed = [
         {
-            "name": result.summary.benchmark,
-            "measure": "percent right" if result.summary.says_right else "mean reward",
-            "problems": [
-                problem_data(p, result.summary.says_right) for p in result.graded.problems
-            ],
+            "name": benchmark.benchmark,
+            "measure": "percent right" if benchmark.says_right else "mean reward",
+            "problems": [problem_data(p, benchmark.says_right) for p in benchmark.problems],
         }
-        for result in results
+        for benchmark in benchmarks
     ]
-    data = {"data": {"benchmarks": benchmarks, "verdicts": VERDICTS}}
+    data = {"data": {"benchmarks": listed, "verdicts": VERDICTS}}
     content = render_page(
         title,
         fill(_asset("assets/evaluation.html"), parts),
@@ -91,16 +87,16 @@ def write_page(
     write_whole(path, content)
 
 
-def _summary_table(results: Sequence[BenchmarkResult]) -> str:
-    names, rows = summary_table([result.summary for result in results])
+def _summary_table(benchmarks: Sequence[GradedBenchmark]) -> str:
+    names, rows = results_table(benchmarks)
     links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
-    links[len(results) :] = map(escape, names[len(results) + 1 :])  # the mean has no section
+    links[len(benchmarks) :] = map(escape, names[len(benchmarks) + 1 :])  # the mean has no section
     return html_table(links, ((name, texts) for name, *texts in rows))
 
 
-def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[str]:
-    lines = reading_notes([result.summary for result in results])
-    if any(result.summary.numbers["truncated"] > 0 for result in results):
+def _notes(benchmarks: Sequence[GradedBenchmark], kept: int, total: int) -> list[str]:
+    lines = reading_notes(benchmarks)
+    if any(benchmark.numbers["truncated"] > 0 for benchmark in benchmarks):
         lines.append(
             "Below, each response has one verdict: one that was cut and is not right is truncated, "
             "with an answer or without. The table counts every response that was cut, and every "
@@ -114,12 +110,9 @@ def _notes(results: Sequence[BenchmarkResult], kept: int, total: int) -> list[st
     return lines
 
 
-def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
+def _verdict_boxes(benchmarks: Sequence[GradedBenchmark]) -> str:
     counts = Counter(
-        verdict(response)
-        for result in results
-        for problem in result.graded.problems
-        for response in problem.responses
+        verdict(response) for benchmark in benchmarks for response in benchmark.responses
     )
     return "".join(
         f"<label class=chip><input type=checkbox name=verdict value={letter} checked>"
@@ -130,8 +123,8 @@ def _verdict_boxes(results: Sequence[BenchmarkResult]) -> str:
     )
 
 
-def _section(index: int, result: BenchmarkResult, common: Mapping[str, str]) -> str:
-    name, settings = escape(result.summary.benchmark), flat(result.settings, common)
+def _section(index: int, benchmark: GradedBenchmark, common: Mapping[str, str]) -> str:
+    name, settings = escape(benchmark.benchmark), flat(benchmark.settings, common)
     return (
         f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(settings)}"
         f"<div class=grid role=grid aria-label='{name}: problems and samples'></div></section>"
@@ -191,20 +184,20 @@ def _note(turn: TurnRecord) -> str:
 
 
 def kept_texts(
-    results: Sequence[BenchmarkResult], budget: int
+    benchmarks: Sequence[GradedBenchmark], budget: int
 ) -> tuple[dict[tuple[int, int], list[Said]], int, int]:
     """The responses that fit: all first ones, then all second ones, and so on.
 
     Args:
-        results: the benchmarks.
+        benchmarks: what was evaluated.
         budget: bytes of JSON.
 
     Returns:
         (texts by index of benchmark and problem, number of texts, number of responses).
     """
     problems: dict[tuple[int, int], GradedProblem] = {}
-    for b, result in enumerate(results):
-        problems |= {(b, p): problem for p, problem in enumerate(result.graded.problems)}
+    for b, benchmark in enumerate(benchmarks):
+        problems |= {(b, p): problem for p, problem in enumerate(benchmark.problems)}
     first_ones_first = sorted(
         (sample, index) for index, p in problems.items() for sample in range(len(p.responses))
     )

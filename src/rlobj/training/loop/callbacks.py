@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlobj.evaluation import BenchmarkSummary
+    from rlobj.evaluation import GradedBenchmark
     from rlobj.insight import Finding
     from rlobj.training.loop.result import TrainingResult
     from rlobj.training.opened_run import OpenedRun
@@ -34,7 +34,7 @@ class Callback:
     def found(self, finding: Finding) -> None:
         """The diagnosis of the run has a finding that the step before did not have."""
 
-    def evaluated(self, step: int, summary: BenchmarkSummary) -> None:
+    def evaluated(self, step: int, benchmark: GradedBenchmark) -> None:
         """The policy was evaluated on the held-out problems after a step; 0 = before the first."""
 
     def saved(self, path: Path) -> None:

@@ -23,8 +23,7 @@ from rlobj.base.seeds import seed_generators
 from rlobj.conversations.driving import Conversations
 from rlobj.data import Problem, ProblemStream
 from rlobj.data.problems import fingerprint
-from rlobj.evaluation import sample_and_grade
-from rlobj.evaluation.summary import BenchmarkSummary, ProblemCounts
+from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade
 from rlobj.insight.diagnosis import Finding, Watch
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
@@ -337,7 +336,7 @@ class Trainer:
             return
         self.learner.clock.start("evaluating")
 
-        def evaluate_part() -> list[ProblemCounts]:
+        def evaluate_part() -> Sequence[GradedProblem]:
             self._seed("held-out rewards")
             with together(comm, "evaluating", survive=done > 0):
                 part = sample_and_grade(
@@ -350,14 +349,14 @@ class Trainer:
                     seed=derive_seed(self.config.seed, "evaluation"),
                     conversations=self.conversations,
                 )
-                return [ProblemCounts.of(problem) for problem in part.problems]
+                return part.problems
 
         ranks = comm.gather(self.repeated(evaluate_part))
         whole = (ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems)))
-        summary = BenchmarkSummary("evaluation", tuple(whole), self.grader.says_right)
+        evaluated = GradedBenchmark("evaluation", tuple(whole), verdicts=self.grader.says_right)
         for callback in self.callbacks:
-            callback.evaluated(done, summary)
-        self.metrics |= summary.metrics()
+            callback.evaluated(done, evaluated)
+        self.metrics |= evaluated.metrics()
 
     def write(self) -> None:
         """End the step: its findings, and its line in metrics.jsonl and in the trackers."""
