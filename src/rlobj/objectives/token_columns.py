@@ -13,6 +13,7 @@ from rlobj.base.errors import BatchError, nearest
 
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
+_WHOLE = ("lengths", "groups", "ids", "staleness", "turn")
 _BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "staleness", "mask")
 
 
@@ -61,6 +62,27 @@ def per_reward(name: str, value: Any) -> tuple[Any, ...]:
             return tuple(values)
     what = "name" if names else "number"
     raise BatchError(f"{name} is {value!r:.60}; expected a list with one {what} for each reward")
+
+
+def numbers(name: str, value: Any, logprobs: torch.Tensor | None) -> torch.Tensor:
+    """A column of numbers, in full precision or as int64.
+
+    Args:
+        name: the column.
+        value: a tensor, an array or a list.
+        logprobs: of the table, whose device and precision it gets; None = they are this column.
+
+    Raises:
+        BatchError: a value is no number, or not of the column's kind.
+    """
+    value = read_column(name, value, None if logprobs is None else logprobs.device)
+    if logprobs is None and not value.is_floating_point():
+        raise BatchError(f"column '{name}' must be float, got {value.dtype}")
+    if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
+        raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
+    if name in _WHOLE:
+        return whole_numbers(name, value)
+    return full_precision(value, torch.float32 if logprobs is None else logprobs.dtype)
 
 
 def whole_numbers(name: str, values: torch.Tensor) -> torch.Tensor:
@@ -212,9 +234,9 @@ def flat_columns(
         value = read_column(name, value)
         if value.shape == mask.shape:
             flat[name] = value[mask.to(value.device)]
-            flat["_spread"] = flat.get("_spread", False) or name == "advantages"
         elif value.shape == mask.shape[:1] and name not in per_token:
-            flat[name] = value
+            per_row = name == "advantages"
+            flat[name] = value.repeat_interleave(mask.sum(1).to(value.device)) if per_row else value
         else:
             raise BatchError(
                 f"column '{name}' has shape {list(value.shape)}, expected "

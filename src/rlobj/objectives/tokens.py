@@ -7,7 +7,7 @@ Shapes: N = Σ lengths trained tokens, B responses.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -110,47 +110,47 @@ class TokenBatch:
     reward_names: tuple[str, ...] | None = None
     reward_weights: tuple[float, ...] | None = None
     columns: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
-    _spread: bool = dataclasses.field(default=False, repr=False)  # advantages are [N] already
-    _checked: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # log-probs
-    _of_responses: tuple[str, ...] = dataclasses.field(default=(), repr=False)  # columns
+    response_columns: frozenset[str] = dataclasses.field(default=frozenset(), init=False)
 
     def __post_init__(self) -> None:
-        logprobs = token_columns.read_column("logprobs", self.logprobs)
-        if not logprobs.dtype.is_floating_point:
-            raise BatchError(f"column 'logprobs' must be float, got {logprobs.dtype}")
-        logprobs = token_columns.full_precision(logprobs, torch.float32)
-        object.__setattr__(self, "logprobs", logprobs)
-        for name in ("lengths", *_PER_RESPONSE, *PER_TOKEN[1:], "advantages"):
-            value = getattr(self, name)
-            if value is None and name not in ("lengths", "groups"):
-                continue
-            value = token_columns.read_column(name, value, logprobs.device)
-            if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
-                raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
-            if name in ("lengths", "groups", "ids", "staleness", "turn"):
-                value = token_columns.whole_numbers(name, value)
-            else:
-                value = token_columns.full_precision(value, logprobs.dtype)
-            object.__setattr__(self, name, value)
-        for name in _SHARED:
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, token_columns.per_reward(name, getattr(self, name)))
-        self._check_shapes()
-        self._round_logprobs()
-        users, of_responses = dict[str, Tensor](), list[str]()
-        for name, value in token_columns.mapping(self.columns).items():
-            users[name], by_response = token_columns.user_column(
-                name, value, logprobs, self.lengths, COLUMN_NAMES, name in self._of_responses
-            )
-            of_responses += [name] if by_response else []
-        object.__setattr__(self, "columns", users)
-        object.__setattr__(self, "_of_responses", tuple(of_responses))
-        if self.advantages is not None and not self._spread:
-            if len(self.advantages) == len(self.lengths):
-                object.__setattr__(self, "advantages", self.spread(self.advantages))
-            object.__setattr__(self, "_spread", True)
+        self._read(COLUMN_NAMES)
 
-    def _check_shapes(self) -> None:
+    def _with(self, **columns: Any) -> TokenBatch:
+        """A copy with columns that are in order already: nothing is checked."""
+        table = object.__new__(TokenBatch)
+        names = (field.name for field in dataclasses.fields(TokenBatch))
+        vars(table).update({name: getattr(self, name) for name in names} | columns)
+        return table
+
+    def _read(self, names: Collection[str]) -> None:
+        """Check some columns and store them in one form."""
+        columns = vars(self)
+        for name in ("logprobs", "lengths", *_PER_RESPONSE, *PER_TOKEN[1:], "advantages"):
+            required = name in ("logprobs", "lengths", "groups")
+            if name in names and (required or columns[name] is not None):
+                logprobs = None if name == "logprobs" else self.logprobs
+                columns[name] = token_columns.numbers(name, columns[name], logprobs)
+        for name in _SHARED:
+            if name in names and columns[name] is not None:
+                columns[name] = token_columns.per_reward(name, columns[name])
+        self._check_shapes(names)
+        if not {"lengths", "turn", "turn_reward"}.isdisjoint(names):
+            self._check_turns()
+        again = not {"lengths", "rewards"}.isdisjoint(names)  # which say what is decided
+        self._round_logprobs(LOGPROBS if again else [name for name in LOGPROBS if name in names])
+        if "columns" in names:
+            known, form = self.response_columns, (self.logprobs, self.lengths, COLUMN_NAMES)
+            users = {
+                name: token_columns.user_column(name, value, *form, name in known)
+                for name, value in token_columns.mapping(self.columns).items()
+            }
+            columns["columns"] = {name: column for name, (column, _) in users.items()}
+            columns["response_columns"] = frozenset(name for name, (_, of) in users.items() if of)
+        by_response = self.advantages is not None and len(self.advantages) == len(self.lengths)
+        if "advantages" in names and by_response:
+            columns["advantages"] = self.spread(columns["advantages"])
+
+    def _check_shapes(self, names: Collection[str]) -> None:
         if self.lengths.dim() != 1:
             raise BatchError(f"column 'lengths' must be [B], got {list(self.lengths.shape)}")
         if (self.lengths < 0).any():
@@ -162,7 +162,7 @@ class TokenBatch:
             if value is None:
                 continue
             allowed = {
-                "advantages": {(tokens,)} if self._spread else {(responses,), (tokens,)},
+                "advantages": {(tokens,), *([(responses,)] if "advantages" in names else [])},
                 **{key: {(responses,)} for key in _PER_RESPONSE},
                 "rewards": {(responses,), (responses, *value.shape[1:2])},
             }.get(name, {(tokens,)})
@@ -173,7 +173,6 @@ class TokenBatch:
                     f"(B = {responses} responses, N = {tokens} tokens by 'lengths')"
                 )
         check_rewards(self.rewards, self.reward_names, self.reward_weights)
-        self._check_turns()
 
     def _check_turns(self) -> None:
         """Turns count up in a response, and all tokens of a turn have one reward."""
@@ -198,10 +197,9 @@ class TokenBatch:
                     "expected one reward for all tokens of a turn"
                 )
 
-    def _round_logprobs(self) -> None:
+    def _round_logprobs(self, names: Sequence[str]) -> None:
         """Store 0 for a log-prob above 0 that is rounding; the gradient stays."""
-        new = [name for name in LOGPROBS if name not in self._checked]
-        columns = {name: column for name in new if (column := getattr(self, name)) is not None}
+        columns = {name: column for name in names if (column := getattr(self, name)) is not None}
         above = [(values > 0).any() for values in columns.values()]
         if above and torch.stack(above).any():
             for name, values in columns.items():
@@ -215,8 +213,7 @@ class TokenBatch:
                         f"{MAX_LOGPROB:g} is rounding)"
                     )
                 rounded = torch.where((values > 0) & ~over, values - values.detach(), values)
-                object.__setattr__(self, name, rounded)
-        object.__setattr__(self, "_checked", LOGPROBS)
+                vars(self)[name] = rounded
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -329,11 +326,6 @@ class TokenBatch:
 
     # Columns.
 
-    @property
-    def response_columns(self) -> frozenset[str]:
-        """The names of those `columns` that have one value per response, [B]."""
-        return frozenset(self._of_responses)
-
     def column(self, name: str, who: str) -> Tensor:
         """A column, or its default.
 
@@ -370,7 +362,7 @@ class TokenBatch:
         Raises:
             BatchError: the column is absent or not finite; names the column, the row and `who`.
         """
-        values, of_responses = self.column(name, who).detach(), name in self._of_responses
+        values, of_responses = self.column(name, who).detach(), name in self.response_columns
         bad = ~values.isfinite() & (self.decided_responses if of_responses else self.decided)
         if bad.any():
             row = int(bad.nonzero()[0])
@@ -399,11 +391,10 @@ class TokenBatch:
         for name in columns:
             if name not in names:
                 raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, names)}")
-        if "advantages" in columns:
-            columns["_spread"] = False
-        again = columns.keys() & {"lengths", "rewards"}  # which say what is decided
-        checked = () if again else tuple(name for name in LOGPROBS if name not in columns)
-        return dataclasses.replace(self, **columns, _checked=checked)
+        table = self._with(**columns)
+        again = "lengths" in columns  # by which all columns have their shapes
+        table._read({*COLUMN_NAMES} - {"advantages"} if again else columns)
+        return table
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> TokenBatch:
         """A copy with these columns: those of every table, and columns of your own by their names.
@@ -416,7 +407,7 @@ class TokenBatch:
 
     def credited(self, advantages: Tensor) -> TokenBatch:
         """A copy with advantages per token, [N], also if B = N."""
-        return dataclasses.replace(self, advantages=advantages, _spread=True)
+        return self._with(advantages=advantages)
 
     # Splitting and token_columns.
 
@@ -468,10 +459,10 @@ class TokenBatch:
             name: None if column is None else column[chosen[name]] for name, column in whole.items()
         }
         users = {
-            name: column[responses if name in self._of_responses else rows]
+            name: column[responses if name in self.response_columns else rows]
             for name, column in self.columns.items()
         }
-        return dataclasses.replace(self, **taken, columns=users, index=index, _spread=True)
+        return self._with(**taken, columns=users, index=index)
 
     @staticmethod
     def concat(tables: Sequence[TokenBatch]) -> TokenBatch:
@@ -484,7 +475,7 @@ class TokenBatch:
         if not tables:
             raise BatchError("concat needs at least one table")
         if len(tables) == 1:
-            return dataclasses.replace(tables[0], index=None)
+            return tables[0]._with(index=None)
 
         def join(name: str, values: Sequence[Tensor | None]) -> Tensor | None:
             present = [value for value in values if value is not None]
@@ -509,15 +500,14 @@ class TokenBatch:
             if any(getattr(table, name) != joined[name] for table in tables):
                 raise BatchError(f"the tables differ in {name}; expected {joined[name]} in all")
         masks = [table.mask for table in tables if table.mask is not None]
-        if len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1:
-            joined["mask"] = torch.cat(masks)
-        joined["_of_responses"] = tuple(of_responses)
-        return TokenBatch(**joined, _spread=True, _checked=LOGPROBS)
+        same = len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1
+        mask = torch.cat(masks) if same else None
+        return tables[0]._with(**joined, mask=mask, response_columns=of_responses, index=None)
 
     def _own(self, name: str, by_response: bool) -> Tensor | None:
         """A column of one's own, [B] or [N]; None if there is none."""
         value = self.columns.get(name)
-        spread = value is not None and name in self._of_responses and not by_response
+        spread = value is not None and name in self.response_columns and not by_response
         return self.spread(value) if spread else value  # type: ignore[arg-type]
 
     # Padded tensors, as other trainers use them.
@@ -537,7 +527,11 @@ class TokenBatch:
         """
         names = set(COLUMN_NAMES) - {"mask", "lengths"}
         flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, names, PER_TOKEN)
-        return cls(**flat)
+        advantages = flat.pop("advantages", None)
+        table = cls(**flat)
+        if advantages is None:
+            return table
+        return table.credited(token_columns.numbers("advantages", advantages, table.logprobs))
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:
         """[N] -> [B, T]: values at the positions of `from_padded`'s mask.
