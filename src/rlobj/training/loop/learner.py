@@ -40,7 +40,7 @@ from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, TeachersOf
 from rlobj.training.loop.gradient_rows import GradientRows
-from rlobj.training.loop.scores import Score, Scores, with_lagged
+from rlobj.training.loop.scores import OwnScore, Scores
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, StepBatch, shard
@@ -98,7 +98,7 @@ class Learner:
         objective: Objective,
         parallel: Parallel,
         scorer: PolicyScorer,
-        scores: Mapping[str, Score],
+        scores: Mapping[str, OwnScore],
         autocast: torch.dtype | None,
         clock: Clock | None = None,
     ) -> None:
@@ -133,8 +133,8 @@ class Learner:
         join = self._one_update and bool(self._scored)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, join)
         self.scorer = parallel.prepare(scorer, optimizer)
-        opened = with_lagged(scores, parallel, self.model)
-        self.scores = Scores(opened, objective, parallel, (scorer, self.scorer), self.forward)
+        prepared = scorer, self.scorer
+        self.scores = Scores(scores, objective, parallel, prepared, self.forward)
 
     def set_learning_rate(self) -> float:
         """Set the learning rate of the next step, and return it."""

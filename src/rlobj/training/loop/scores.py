@@ -1,20 +1,22 @@
 """The scores of a run: policies that score the tokens of a rollout before a step trains on it.
 
-reference, a model of the hub, a run    frozen weights, spread over ranks as the policy is
-model: policy                           the policy's own weights, under another prompt
-model: policy with ema or every         a `Lagged` copy of what is trained
-server                                  log-probs of a vLLM server
+Frozen      a model of its own, such as the reference or a teacher, spread over ranks
+Server      log-probs of a vLLM server
+OwnScore    the policy itself, under another prompt; the base of the others
+Bare        the policy without its adapters
+Lagged      a moving average or an older copy of the policy
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError, Setting, reported
 from rlobj.data import Problem
@@ -22,52 +24,93 @@ from rlobj.data.templates import fill_template
 from rlobj.models.hollow import reading
 from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.scores import frozen, load_score, score_dtype, with_end
+from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import together
 from rlobj.samplers import Response
-from rlobj.samplers.vllm.scoring import ServerScorer
+from rlobj.samplers.vllm.scoring import ServerScore, ServerScorer
 from rlobj.scoring import PolicyScorer
+from rlobj.scoring.divergences import Comparison, States, TopTokens
+from rlobj.scoring.token_scores import head_of
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig
 from rlobj.training.loop.forward import ForwardPasses
-from rlobj.training.loop.teachers import Teachers
 from rlobj.training.parallel import Parallel
-from rlobj.training.parallel.strategies import Scorer
+from rlobj.training.parallel.strategies import Scorer, whole
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
 
 
-class Lagged:
+class OwnScore:
+    """The policy itself, which scores with its own weights.
+
+    Args:
+        settings: `scores.NAME` of the configuration.
+
+    Attributes:
+        described: where the weights come from, in words.
+        end: the policy's end token, of another model; None = it is the policy.
+        exchange: token ids that have changed places in the vocabulary: the two end tokens.
+        scorer: the prepared model of this score; None = the policy.
+        model: the same model before it was prepared; None = the policy.
+        shareable: whether a prompt is computed once for several responses; None = as the policy.
+    """
+
+    scorer: Scorer | None = None
+    model: PolicyScorer | None = None
+    shareable: bool | None = None
+
+    def __init__(self, settings: ScoreConfig, end: int | None = None) -> None:
+        self.settings, self.end = settings, end
+        self.described = settings.server or settings.run or settings.model or ""
+        theirs = settings.end
+        self.exchange = {} if end is None or theirs is None else {end: theirs, theirs: end}
+
+    def weights(self) -> contextlib.AbstractContextManager[None]:
+        """The context in which the policy has the weights of this score."""
+        return contextlib.nullcontext()
+
+
+class Bare(OwnScore):
+    """The policy without its adapters, which are the only weights that are trained."""
+
+    def __init__(self, settings: ScoreConfig, model: Any) -> None:
+        super().__init__(settings)
+        self.described, self.weights = "without adapters", model.disable_adapter
+
+
+class Lagged(OwnScore):
     """A moving average, or a copy from some steps ago, of the weights that are trained, in float32.
 
     Each rank keeps it for the part of the weights that it stores.
 
         W' ← ema·W' + (1 − ema)·W      at the end of each step; or W' ← W every `every` steps
-
-    Args:
-        settings: the score's.
-        parallel: the processes; it has prepared the policy.
-        model: the policy.
     """
 
-    def __init__(self, settings: ScoreConfig, parallel: Parallel, model: nn.Module) -> None:
-        self._settings, self._parallel = settings, parallel
+    def __init__(self, settings: ScoreConfig) -> None:
+        super().__init__(settings)
+        lag = f"average {settings.ema:g}" if settings.ema else f"every {settings.every} steps"
+        self.described += f", {lag}"
+
+    def begin(self, parallel: Parallel, model: Any) -> None:
+        """Copy the weights of the policy, which has been prepared."""
+        self._parallel = parallel
         self._trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._kept = {n: parallel.stored(p).clone() for n, p in self._trained.items()}
 
     @torch.no_grad()
     def follow(self, step: int) -> None:
         """Follow the policy at the end of a step (from 1)."""
-        every, ema = self._settings.every, self._settings.ema
+        every, ema = self.settings.every, self.settings.ema
         if every is not None and step % every:
             return
         for name, kept in self._kept.items():
             kept.lerp_(self._parallel.stored(self._trained[name]), 1.0 - (ema or 0.0))
 
     @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
+    def weights(self) -> Iterator[None]:
         """Within this context, the policy has these weights."""
         self._exchange()
         try:
@@ -85,7 +128,7 @@ class Lagged:
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
         """(name, whole tensor) of each weight, one at a time; all ranks call this together."""
-        with self.in_place():
+        with self.weights():
             for name, parameter in self._trained.items():
                 yield name, self._parallel.full(parameter)
 
@@ -96,38 +139,160 @@ class Lagged:
             kept.copy_(self._parallel.share(self._trained[name], read(name)))
 
 
-@dataclass(frozen=True)
-class Score:
-    """What a score needs to score tokens; one of `frozen`, `lagged` and `server`, or the policy.
+class Frozen(OwnScore):
+    """A model of its own, which is never trained.
 
-    Attributes:
-        settings: of the configuration.
-        frozen: the scorer of a model of its own.
-        lagged: weights that take the policy's place while it scores.
-        server: scores instead of a model here.
-        bare: the policy without its adapters is the model.
-        shareable: whether a frozen model can compute a prompt once for several responses.
-        own_end: the policy's end token.
-        model: the frozen model of `frozen`.
+    Args:
+        settings: `scores.NAME` of the configuration.
+        scorer: the model, spread over the ranks as the policy is.
+        model: the model before that.
+        shareable: whether it can compute a prompt once for several responses.
+        end: the policy's end token.
     """
 
-    settings: ScoreConfig
-    frozen: Scorer | None = None
-    model: PolicyScorer | None = None
-    lagged: Lagged | None = None
-    server: ServerScorer | None = None
-    bare: bool = False
-    shareable: bool | None = None
-    own_end: int | None = None
+    def __init__(
+        self,
+        settings: ScoreConfig,
+        scorer: Scorer,
+        model: PolicyScorer | None = None,
+        shareable: bool | None = None,
+        end: int | None = None,
+    ) -> None:
+        super().__init__(settings, end)
+        self.described = self.described or "the model before training"
+        self.scorer, self.model, self.shareable = scorer, model, shareable
+
+
+class Server(OwnScore):
+    """A vLLM server, which scores instead of a model here."""
+
+    def __init__(self, settings: ScoreConfig, server: ServerScorer, end: int | None) -> None:
+        super().__init__(settings, end)
+        self.server = server
+
+
+class Teachers:
+    """Keeps hidden states, or the most likely tokens, of the scores that divergences read.
+
+    Args:
+        divergences: columns of the table; the score and the divergence of each.
+        parallel: the processes.
+        policy: the policy's scorer.
+        forward: makes the forward passes.
+    """
+
+    def __init__(
+        self,
+        divergences: Mapping[str, tuple[str, DivergenceSettings]],
+        parallel: Parallel,
+        policy: PolicyScorer,
+        forward: ForwardPasses,
+    ) -> None:
+        self._divergences, self._parallel = divergences, parallel
+        self._policy, self._forward = policy, forward
+        self._kept: dict[str, TopTokens | States] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._divergences)
 
     @property
-    def described(self) -> str:
-        """Where its weights come from, in words."""
-        settings = self.settings
-        lag = f", average {settings.ema:g}" if settings.ema else ""
-        lag += f", every {settings.every} steps" if settings.every else ""
-        source = settings.server or settings.run or settings.model
-        return (source or ("without adapters" if self.bare else "the model before training")) + lag
+    def vocabulary(self) -> int:
+        """Tokens of the policy's head."""
+        return self._policy.model.get_output_embeddings().out_features
+
+    def top(self, name: str) -> int:
+        """The number of most likely tokens that divergences read of a score; 0 = none."""
+        tops = [d.top or 0 for score, d in self._divergences.values() if score == name]
+        return max(tops, default=0)
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """The settings of `PolicyScorer.forward` with which a score gives what divergences read."""
+        tops = [d.top for score, d in self._divergences.values() if score == name]
+        settings: dict[str, Any] = {"hidden_states": True} if None in tops else {}
+        return settings | ({"top": (self.top(name), self.vocabulary)} if any(tops) else {})
+
+    def keep(self, name: str, score: OwnScore, columns: Mapping[str, Tensor]) -> None:
+        """Keep what a forward pass of a score gave; of the policy itself, with its present head."""
+        states = self._states(score, columns["hidden"]) if "hidden" in columns else None
+        model = score.model or self._policy
+        size = model.model.get_output_embeddings().out_features
+        for column, (read, divergence) in self._divergences.items():
+            if read == name and divergence.top is None:
+                assert states is not None
+                self._kept[column] = states
+            elif read == name:
+                ids, logprobs = columns["top_ids"], columns["top_logprobs"]
+                kept = slice(divergence.top)
+                top = exchanged(ids[:, kept], score.exchange), logprobs[:, kept]
+                self._kept[column] = TopTokens(*top, size)
+
+    def keep_answers(
+        self, name: str, score: OwnScore, answers: Sequence[ServerScore], like: Tensor
+    ) -> None:
+        """Keep the most likely tokens that a server gave.
+
+        Raises:
+            RunError: one of them is no token of the policy, or there are too few.
+        """
+        count = min(self.top(name), self.vocabulary)
+        if not count:
+            return
+        short = [len(answer.ids) for answer in answers if len(answer.ids) < count]
+        largest = max((max(answer.ids, default=0) for answer in answers), default=0)
+        if short or largest >= self.vocabulary:
+            what = (
+                f"{short[0]} of the {count} most likely tokens of a position"
+                if short
+                else f"token {largest}, and the policy has {self.vocabulary}"
+            )
+            raise RunError(
+                f"scores.{name}: the server gave {what}. Use a smaller `top` of the divergence, or "
+                "a teacher with the policy's vocabulary"
+            )
+        ids = torch.tensor([answer.ids for answer in answers], device=like.device).long()
+        logprobs = torch.tensor([answer.logprobs for answer in answers]).to(like)
+        size = len(answers), count
+        columns = {"top_ids": ids.view(size), "top_logprobs": logprobs.view(size)}
+        self.keep(name, score, columns)
+
+    def at(self, rows: Tensor) -> dict[str, Comparison]:
+        """The divergences at some rows of the step's table, each with its teacher.
+
+        Args:
+            rows: int [M].
+        """
+        return {
+            column: (divergence, self._kept[column].rows(rows))
+            for column, (_, divergence) in self._divergences.items()
+        }
+
+    @torch.no_grad()
+    def _states(self, score: OwnScore, hidden: Tensor) -> States:
+        scorer = score.model or self._policy
+        layer = scorer.model.get_output_embeddings()
+        parameters = [layer.weight, *([] if layer.bias is None else [layer.bias])]
+        if score.model is not None:
+            parameters = [whole(p.detach()) for p in parameters]
+        else:
+            parameters = [self._parallel.full(p) for p in parameters]
+            if layer.weight.requires_grad:  # the next update moves the policy
+                parameters = [p.clone() for p in parameters]
+        if score.exchange:
+            ids = torch.arange(len(parameters[0]), device=hidden.device)
+            parameters = [p[exchanged(ids, score.exchange)] for p in parameters]
+        weight, bias = (*parameters, None)[:2]
+        assert weight is not None
+        with self._forward.arithmetic():  # as the policy's head multiplies
+            head = head_of(hidden, weight, self._forward.temperature, **vars(scorer.shape))
+        return States(hidden, head(weight, bias))
+
+
+def exchanged(ids: Tensor, exchange: Mapping[int, int]) -> Tensor:
+    """Token ids after some of them have changed places; see `OwnScore.exchange`."""
+    changed = ids.clone()
+    for one, other in exchange.items():
+        changed[ids == one] = other
+    return changed
 
 
 class Scores:
@@ -142,26 +307,25 @@ class Scores:
 
     Attributes:
         all: the scores by name.
+        lagged: those whose weights follow the policy.
         teachers: what divergences read of the scores, kept for a step.
     """
 
     def __init__(
         self,
-        scores: Mapping[str, Score],
+        scores: Mapping[str, OwnScore],
         objective: Objective,
         parallel: Parallel,
         policy: tuple[PolicyScorer, Scorer],
         forward: ForwardPasses,
     ) -> None:
         self.all, self._parallel, self._forward = scores, parallel, forward
-        self._policy, self._scorer = policy
-        self.teachers = Teachers(objective.divergences, parallel, self._policy, forward)
+        self._scorer = policy[1]
+        self.lagged = {n: score for n, score in scores.items() if isinstance(score, Lagged)}
+        for lagged in self.lagged.values():
+            lagged.begin(parallel, policy[0].model)
+        self.teachers = Teachers(objective.divergences, parallel, policy[0], forward)
         self._entropies = {name for name in scores if f"{name}_entropy" in objective.needs.ever}
-
-    @property
-    def lagged(self) -> dict[str, Lagged]:
-        """The scores whose weights follow the policy."""
-        return {name: score.lagged for name, score in self.all.items() if score.lagged is not None}
 
     def described(self) -> str:
         """The scores in words."""
@@ -173,26 +337,30 @@ class Scores:
         What divergences read of the scores is kept in `teachers` until the next step.
 
         Raises:
-            RunError: a log-prob is not finite, or a server is lost.
+            RunError: a log-prob of another model is not finite, or a server is lost.
         """
         for name, score in self.all.items():
+            end, theirs = score.end, score.settings.end
             sequences = [
-                (
-                    response.score_prompts.get(name, response.prompt),
-                    with_end(tokens, score.own_end, score.settings.end),
-                )
-                for response, (_, tokens) in zip(whole.responses, whole.sequences, strict=True)
+                (r.score_prompts.get(name, r.prompt), with_end(tokens, end, theirs))
+                for r, (_, tokens) in zip(whole.responses, whole.sequences, strict=True)
             ]
             columns = self._columns(name, score, sequences, table)
-            if score.frozen is not None or score.server is not None:
-                self._require_finite(name, columns, table, step)
+            if isinstance(score, Frozen | Server):
+                wrong = torch.stack([~values.isfinite() for values in columns.values()]).any(0)
+                if count := int(self._parallel.comm.sum(wrong.sum())):
+                    raise RunError(
+                        f"scores.{name}: {count} of its values are not finite in step {step + 1}. "
+                        "Its weights are damaged, or its dtype overflows: use ",
+                        Setting(f"scores.{name}.dtype", "float32"),
+                        ", or another model",
+                    )
             table = table.with_columns(columns)
         return table
 
     def finite(self, table: TokenBatch) -> bool:
-        """Whether the columns that the policy's own weights gave are finite on this rank."""
-        names = [n for n, s in self.all.items() if s.frozen is None and s.server is None]
-        columns = [table.column(score_column(name), "the step") for name in names]
+        """Whether the columns of all scores are finite on this rank."""
+        columns = [table.column(score_column(name), "the step") for name in self.all]
         return all(bool(column.isfinite().all()) for column in columns)
 
     def follow(self, step: int) -> None:
@@ -212,62 +380,36 @@ class Scores:
             sequences: of the table.
         """
         metrics: dict[str, float] = {}
-        scored = ~logprobs.isnan()
+        comm, scored = self._parallel.comm, ~logprobs.isnan()
         for name, score in self.all.items():
             gap = (table.column(score_column(name), "the metrics") - logprobs).detach()
             gap = gap.masked_fill(~scored, 0.0)
-            metrics[f"score/{name}/gap"] = self._mean(gap, scored)
-            if score.own_end is not None and not score.settings.required:
-                ends = [bool(len(t)) and t[-1] == score.own_end for _, t in sequences]
+            metrics[f"score/{name}/gap"] = exact_mean(gap, scored, comm)
+            if score.end is not None and not score.settings.required:
+                ends = [bool(len(t)) and t[-1] == score.end for _, t in sequences]
+                ended = torch.tensor(ends, dtype=torch.bool, device=gap.device)
                 last = table.positions == table.spread(table.lengths) - 1
-                ended = (
-                    scored
-                    & last
-                    & table.spread(torch.tensor(ends, dtype=torch.bool, device=gap.device))
-                )
-                metrics[f"score/{name}/end_gap"] = self._mean(gap, ended)
+                where = scored & last & table.spread(ended)
+                metrics[f"score/{name}/end_gap"] = exact_mean(gap, where, comm)
         return metrics
 
-    def _mean(self, values: Tensor, where: Tensor) -> float:
-        return exact_mean(values, where, self._parallel.comm)
-
     def _columns(
-        self, name: str, score: Score, sequences: Sequences, table: TokenBatch
+        self, name: str, score: OwnScore, sequences: Sequences, table: TokenBatch
     ) -> dict[str, Tensor]:
-        ends = score.own_end, score.settings.end
-        if score.server is not None:
-            values: list[float] = []
+        if isinstance(score, Server):
+            columns: dict[str, Tensor] = {}
             with together(self._parallel.comm, f"scoring by scores.{name}", survive=True):
                 scored = score.server.score(sequences, self.teachers.top(name))
-                values = [token.logprob for token in scored]
-                self.teachers.keep_answers(name, scored, table.logprobs, ends)
-            return {score_column(name): torch.tensor(values).to(table.logprobs)}
-        weights: Any = contextlib.nullcontext()
-        if score.bare:
-            weights = self._policy.model.disable_adapter()
-        elif score.lagged is not None:
-            weights = score.lagged.in_place()
+                columns["logprobs"] = torch.tensor([s.logprob for s in scored]).to(table.logprobs)
+                self.teachers.keep_answers(name, score, scored, table.logprobs)
+            return {score_column(name): columns["logprobs"]}
         settings = {"entropy": name in self._entropies, **self.teachers.settings(name)}
-        with weights, torch.no_grad():
-            scorer = score.frozen or self._scorer
+        with score.weights(), torch.no_grad():
+            scorer = score.scorer or self._scorer
             columns = self._forward.columns(scorer, sequences, score.shareable, **settings)
-            self.teachers.keep(name, columns, score.model, ends)
+            self.teachers.keep(name, score, columns)
         entropy = {f"{name}_entropy": columns["entropy"]} if settings["entropy"] else {}
         return {score_column(name): columns["logprobs"], **entropy}
-
-    def _require_finite(
-        self, name: str, columns: Mapping[str, Tensor], table: TokenBatch, step: int
-    ) -> None:
-        wrong = torch.stack([~values.isfinite() for values in columns.values()]).any(0)
-        count = int(self._parallel.comm.sum(wrong.sum()))
-        if count:
-            row = f", the first at {table.row(int(wrong.nonzero()[0]))}" if wrong.any() else ""
-            raise RunError(
-                f"scores.{name}: {count} of its values are not finite in step {step + 1}{row}. Its "
-                "weights are damaged, or its dtype overflows: use ",
-                Setting(f"scores.{name}.dtype", "float32"),
-                ", or another model",
-            )
 
 
 def open_scores(
@@ -276,10 +418,8 @@ def open_scores(
     policy: Policy,
     parallel: Parallel,
     initial: Callable[..., Any],
-) -> dict[str, Score]:
+) -> dict[str, OwnScore]:
     """Load the models of the scores that the objective reads, and connect to their servers.
-
-    The scores whose weights follow the policy get them after `Parallel.prepare`, see `with_lagged`.
 
     Args:
         config: the run.
@@ -292,27 +432,22 @@ def open_scores(
         ConfigError: a model cannot be loaded, or reads other tokens than the policy.
         RunError: a server does not answer.
     """
-    scores: dict[str, Score] = {}
+    scores: dict[str, OwnScore] = {}
     end = policy.tokenizer.eos_token_id
     for name in sorted(objective.read_scores):
         settings = config.scores.get(name, ScoreConfig())
         if settings.server is not None:
             _require_server(name, objective)
-            waits = config.sampling.server
-            server = ServerScorer(
-                settings.server,
-                name=name,
-                temperature=config.sampling.temperature,
-                timeout=waits.timeout,
-                patience=waits.patience,
-            )
+            server = _server(name, settings.server, config)
             if parallel.rank == 0:
                 server.check(policy.tokenizer, end=settings.end)
-            scores[name] = Score(settings, server=server, own_end=end)
+            scores[name] = Server(settings, server, end)
+        elif settings.ema or settings.every:
+            scores[name] = Lagged(settings)
         elif settings.is_policy:
-            scores[name] = Score(settings)
+            scores[name] = OwnScore(settings)
         elif settings.required and config.model.lora is not None:  # the reference
-            scores[name] = Score(settings, bare=True)
+            scores[name] = Bare(settings, policy.model)
         else:
             if settings.required:
                 model = initial(dtype=score_dtype(settings), hollow=parallel.shards)
@@ -333,26 +468,32 @@ def open_scores(
             # Keys of all layers take more memory than a run that recomputes has planned.
             recomputed = config.training.gradient_checkpointing is True
             shareable = scorer.unshareable is None and not recomputed
-            scores[name] = Score(
-                settings, parallel.frozen(scorer), scorer, shareable=shareable, own_end=end
-            )
+            scores[name] = Frozen(settings, parallel.frozen(scorer), scorer, shareable, end)
     return scores
+
+
+def _server(name: str, url: str, config: RunConfig) -> ServerScorer:
+    """A client of a score's server, which waits as long as for a server that samples."""
+    temperature, waits = config.sampling.temperature, config.sampling.server
+    return ServerScorer(
+        url, name=name, temperature=temperature, timeout=waits.timeout, patience=waits.patience
+    )
 
 
 def _require_server(name: str, objective: Objective) -> None:
     """Check that a server gives what the objective reads of a score."""
-    local = f"use a local model (scores.{name}.model or scores.{name}.run)"
-    if f"{name}_entropy" in objective.needs.ever:
+    whole = [
+        column
+        for column, (score, divergence) in objective.divergences.items()
+        if score == name and divergence.top is None
+    ]
+    read = [f"{name}_entropy"] if f"{name}_entropy" in objective.needs.ever else []
+    for column in read + whole:
         raise ConfigError(
-            f"the objective reads {name}_entropy, and a server gives no entropies: {local}"
+            f"the objective reads {column} over the whole vocabulary, and a server gives the "
+            f"log-probs of some tokens: use a local model (scores.{name}.model or "
+            f"scores.{name}.run), or give a divergence `top`, such as top: 20"
         )
-    for column, (score, divergence) in objective.divergences.items():
-        if score == name and divergence.top is None:
-            top = ", or give the divergence `top`, such as top: 20"
-            raise ConfigError(
-                f"the objective reads {column} over the whole vocabulary, and a server gives the "
-                f"log-probs of some tokens: {local}{'' if column.endswith('_kl') else top}"
-            )
 
 
 def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
@@ -363,16 +504,6 @@ def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
             f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",
             Setting("data.max_prompt_tokens", other),
         )
-
-
-def with_lagged(scores: Mapping[str, Score], parallel: Parallel, model: Any) -> dict[str, Score]:
-    """The scores, with the weights of those that follow the policy, which has been prepared."""
-    return {
-        name: replace(score, lagged=Lagged(score.settings, parallel, model))
-        if score.settings.ema or score.settings.every
-        else score
-        for name, score in scores.items()
-    }
 
 
 def hints_of(
@@ -398,34 +529,30 @@ def hints_of(
         if score.prompt is not None and name in read
     }
     context = prompt_limit(config, policy.model.config, configured=False)
-    unknown = policy.tokenizer.unk_token_id
 
     def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
         text = fill_template(f"scores.{name}.prompt", prompts[name], problem, feedback)
         ids = policy.encode(replace(problem, prompt=text))
-        if unknown is not None and unknown in ids:
+        if policy.tokenizer.unk_token_id in ids:
             raise ConfigError(
                 f"scores.{name}.prompt has characters that the policy's tokenizer does not know: "
                 f"{text[:80]!r}"
             )
         return ids
 
-    def hint(name: str, problem: Problem, feedback: str) -> list[int]:
-        ids = fill(name, problem, feedback)
+    def hint(name: str, response: Response) -> list[int]:
+        ids = fill(name, response.problem, response.grade.feedback)
         if context is None or len(ids) <= context:
             return ids
-        return fill(name, problem)  # a feedback that is too long is left out
+        return fill(name, response.problem)  # a feedback that is too long is left out
 
-    def hints(response: Response) -> dict[str, Sequence[int]]:
-        feedback = response.grade.feedback
-        return {name: hint(name, response.problem, feedback) for name in prompts}
-
-    for name in prompts:
-        for problem in problems:
-            size = len(fill(name, problem))
-            if context is not None and size > context:
-                raise ConfigError(
-                    f"scores.{name}.prompt has {size} tokens for problem {problem.id}; the model's "
-                    f"context leaves {context}. Shorten it, or lower sampling.max_tokens"
-                )
-    return hints if prompts else None
+    for name, problem in itertools.product(prompts, problems):
+        size = len(fill(name, problem))
+        if context is not None and size > context:
+            raise ConfigError(
+                f"scores.{name}.prompt has {size} tokens for problem {problem.id}; the model's "
+                f"context leaves {context}. Shorten it, or lower sampling.max_tokens"
+            )
+    if not prompts:
+        return None
+    return lambda response: {name: hint(name, response) for name in prompts}
