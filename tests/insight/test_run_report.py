@@ -15,33 +15,29 @@ from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.insight.run_report import PLOTS, read_runs
 from rlobj.insight.run_report.figures import figures
 from rlobj.insight.run_report.tables import different_settings, summary
-from rlobj.reporting import Figure, Target
+from rlobj.reporting import Figure, Mark, Target
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def drawn(*folders: Path) -> dict[str, Figure]:
     found = figures(read_runs(folders))
-    return {plot.name: figure for _, plot, figure in found}
+    return {plot.name: figure for plot, figure in found}
 
 
 def test_every_metric_of_the_table_of_figures_is_documented() -> None:
     known = set(re.findall(r"`([\w/.]+)`", (DOCS / "metrics.md").read_text("utf-8")))
-    plots = [plot for section in PLOTS.values() for plot in section]
-    for plot in plots:
-        parts = {part for metric in plot.metrics for part in metric.split(" / ")}
-        assert {part for part in parts if "*" not in part} <= known, plot.name
-    names = [plot.name for plot in plots]
-    assert len(set(names)) == len(names)
+    assert {plot.metric for plot in PLOTS if "*" not in plot.metric} <= known
+    names = [plot.name for plot in PLOTS]
     assert all(re.fullmatch("[a-z-]+", name) for name in names), "they are names of files"
 
 
 def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> None:
     lines = [
         evaluation(0, 0.25),
-        step_line(1, **{"reward/undecided": 3, "response/count": 12}),
+        step_line(1),
         step_line(2) | {"policy/entropy": None},
-        step_line(3, **{"response/count": 0, "tokens/dropped": 2}) | evaluation(3, 0.75),
+        step_line(3, **{"tokens/dropped": 2}) | evaluation(3, 0.75),
     ]
     found = drawn(write_run(tmp_path / "run", lines))
     [held_out] = found["held-out-accuracy"].lines
@@ -49,11 +45,9 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert held_out.low == pytest.approx([0.25 - 1.959964 * 0.01, 0.75 - 1.959964 * 0.01])
     [entropy] = found["entropy"].lines
     assert (entropy.x, entropy.y) == ((1, 2, 3), [1 / (1 + 1 / 50), None, 1 / (1 + 3 / 50)])
-    [undecided] = found["undecided"].lines
-    assert (undecided.x, undecided.y) == ((1,), [0.25])
     [touched] = found["touched"].lines
     assert (touched.name, touched.x, touched.y) == ("dropped", (3,), [0.02])
-    assert "spurious-share" not in found
+    assert "kl" not in found
 
 
 def test_the_target_of_a_gate_is_drawn_where_its_number_is(tmp_path: Path) -> None:
@@ -68,14 +62,12 @@ def test_the_target_of_a_gate_is_drawn_where_its_number_is(tmp_path: Path) -> No
 
 
 def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Path) -> None:
-    lines = [step_line(i, **{"policy/ratio_max": 200.0 if i == 7 else 1.0}) for i in range(1, 12)]
+    lines = [step_line(i, **{"policy/kl_old": 2.0 if i == 7 else 0.0}) for i in range(1, 12)]
     run = write_run(tmp_path / "sick", lines)
     found = drawn(run, write_run(tmp_path / "well"))
-    [mark] = found["ratio"].marks
-    assert (mark.x, mark.run, mark.text) == (7, 0, "update-too-large, at step 7")
+    assert found["kl"].marks == [Mark(7, "update-too-large", 0)]
     assert found["entropy"].marks == []
     page = rlobj.report(run).read_text("utf-8")
-    assert f"id='{mark.link}'" in page
     assert "update-too-large" in page
 
 
@@ -100,11 +92,11 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     assert reward.caption == [f"a: drop {rule}", f"x/run: {clip}", f"y/run: {clip}"]
     assert [line.name for line in reward.lines] == ["a", "x/run", "y/run"]
     assert [line.run for line in reward.lines] == [0, 1, 2]
-    clipped = [step_line(1, **{"clip/high_fraction": 0.1})]
-    assert drawn(write_run(tmp_path / "d", clipped), a)["clip"].lines[0].name == "above: d"
+    dropping = [step_line(1, **{"tokens/dropped": 1})]
+    assert drawn(write_run(tmp_path / "d", dropping), a)["touched"].lines[0].name == "dropped: d"
     assert summary(runs)["rule"] == [f"drop {rule}", clip, clip]
     alone = drawn(a)["reward"]
-    assert (alone.lines[0].name, alone.caption) == ("mean", [f"drop {rule}"])
+    assert (alone.lines[0].name, alone.caption) == ("Reward", [f"drop {rule}"])
     assert "<h1>Comparison of 2 runs</h1>" in rlobj.report([a, b]).read_text("utf-8")
     text = rlobj.report(a).read_text("utf-8")
     assert (
@@ -128,19 +120,20 @@ def test_only_settings_that_differ_are_compared(tmp_path: Path) -> None:
     assert (alone["training.lr"], alone["lora"]) == (["1"], ["null"])
 
 
-def test_the_summary_has_the_last_and_the_best_numbers(tmp_path: Path) -> None:
-    lines = [evaluation(0, 0.25), step_line(1) | evaluation(1, 0.75), step_line(2)]
-    lines[-1] |= {"eval/accuracy": 0.5, "spurious/caught": 3, "spurious/dropped": 4}
+def test_the_summary_has_what_the_end_of_a_training_shows(tmp_path: Path) -> None:
+    lines = [evaluation(0, 0.25), *map(step_line, range(1, 9)), evaluation(8, 0.75)]
+    lines[-2] |= {"spurious/tokens": 5, "spurious/caught": 3, "spurious/dropped": 4}
     a = write_run(tmp_path / "a", lines)
-    lines[-1] |= {"spurious/caught": 0, "spurious/dropped": 0}
-    b = write_run(tmp_path / "b", lines)
-    rows = summary(read_runs([a, write_run(tmp_path / "c"), b]))
-    assert rows["steps"] == ["2", "5", "2"]
-    assert rows["entropy, nats, last 10 steps"][0] == f"{(50 / 51 + 50 / 52) / 2:.3g}"
-    assert rows["time of all steps"] == ["0 min 8 s", "0 min 20 s", "0 min 8 s"]
-    assert rows["held-out accuracy, last"][0].startswith("50.0% ± ")
-    assert rows["held-out accuracy, best"][0] == "75.0% ± 1.0%, step 1"
-    assert rows["precision of the rule"] == ["75%", "–", "–"], "the last run drops nothing"
+    rows = summary(read_runs([a]))
+    measures = rlobj.insight.Outcome.read(a).measures()
+    assert {name: rows[name] for name in measures} == {k: [v] for k, v in measures.items()}
+    assert "entropy, first/last 2 steps" in rows
+    rows = summary(read_runs([a, write_run(tmp_path / "c"), write_run(tmp_path / "b", lines[:1])]))
+    assert rows["steps"] == ["8", "5", "0"]
+    assert rows["entropy, first/last step"][2] == "–"  # the window of the shortest run
+    assert rows["held-out accuracy before"][2] == rows["held-out accuracy before"][0]
+    assert rows["precision of the rule"] == ["3 (75%) of 4", "–", "–"]
+    assert rows["time of all steps"] == ["0 min 32 s", "0 min 20 s", "–"]
 
 
 def test_where_files_are_written(tmp_path: Path) -> None:

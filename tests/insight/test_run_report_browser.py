@@ -23,7 +23,7 @@ READY = "document.body.dataset.ready !== undefined"
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs: rewards 0.1 to 0.9 with a finding, and 0.5 with only hostile names."""
     folder = tmp_path_factory.mktemp("runs")
-    ratio = {"policy/ratio_max": 200.0}
+    ratio = {"policy/kl_old": 200.0}
     lines = [
         step_line(i, **{"reward/mean": i / 10, "train/grad_norm": 1e20 if i == 3 else 1.0}, **ratio)
         for i in range(1, 10)
@@ -33,7 +33,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     second = write_run(
         folder / HOSTILE.replace("/", "|"),
         [step_line(i, **more) for i in range(1, 6)],
-        {"drop": HOSTILE, "controllers": {HOSTILE: {"target": 0.3}}},
+        {"drop": HOSTILE, "controllers": {"W": {"target": 0.3}}},
         preset=HOSTILE,
     )
     return rlobj.report([first, second])
@@ -53,16 +53,16 @@ def option(name: str, part: str) -> str:
 def test_hostile_names_are_text_and_do_nothing(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.wait(READY)
-    for names in (".chip code", "#figure-rewards .legend span"):
-        shown = f"[...document.querySelectorAll('{names}')].map(e => e.textContent).join()"
-        assert "<img src=x onerror" in browser.run(shown)
+    names = "document.querySelector('thead').textContent"
+    assert "<img src=x onerror" in browser.run(names)
+    assert "<img src=x onerror" in browser.run(option("rewards", "series[0].name"))
     assert browser.run("window.broken === undefined")
     assert browser.run("document.querySelectorAll('main img, main script').length") == 0
     assert browser.complaints() == []
     assert browser.requests() == [page.as_uri()]
 
 
-def test_all_figures_share_cursor_zoom_smoothing_runs_and_scale(browser, page):
+def test_all_figures_share_zoom_smoothing_hidden_runs_and_scale(browser, page):
     browser.resize(1280, 1600)
     browser.open(page)
     browser.wait(READY)
@@ -71,28 +71,23 @@ def test_all_figures_share_cursor_zoom_smoothing_runs_and_scale(browser, page):
     browser.run(change("#smooth", "e.value = '5'"))
     assert browser.run(data)[8] == pytest.approx(0.8)  # the mean of 0.7, 0.8 and 0.9
     browser.run(change("#smooth", "e.value = '0'"))
-    zoomed = "dispatchAction({type: 'dataZoom', startValue: 3, endValue: 5})"
-    browser.run(f"echarts.getInstanceByDom(document.querySelector('.plot')).{zoomed}")
+    chart = "echarts.getInstanceByDom(document.querySelector('.plot'))"
+    browser.run(f"{chart}.dispatchAction({{type: 'dataZoom', startValue: 3, endValue: 5}})")
     zoom = option("entropy", "dataZoom[0]")
     browser.wait(f"(z => z.startValue === 3 && z.endValue === 5)({zoom})")
-    browser.run("document.getElementById('whole').click()")
-    browser.wait(f"(z => z.start === 0 && z.end === 100)({zoom})")
-    names = option("entropy", "series.filter(({data}) => data.length).length")
-    assert browser.run(names) == 3  # two runs and the target of a gate
-    browser.run("document.querySelector('input[name=run]').click()")
-    assert browser.run(names) == 2
+    names = option("entropy", "series.filter(({data}) => data.length).map(({name}) => name)")
+    assert browser.run(names)[::2] == ["first", "target of W"]
+    browser.run(f"{chart}.dispatchAction({{type: 'legendToggleSelect', name: 'first'}})")
+    browser.wait(f"{option('entropy', 'legend[0].selected.first')} === false")
     browser.run("document.querySelector('#log').click()")
     assert browser.run(option("reward", "yAxis[0].type")) == "log"
     assert browser.complaints() == []
 
 
-def test_the_page_fits_a_phone_and_a_mark_leads_to_its_finding(browser, page):
+def test_the_page_fits_a_phone_and_names_its_findings_in_the_figures(browser, page):
     browser.resize(390, 800)
     browser.open(page)
     browser.wait(READY)
     assert browser.run("document.documentElement.scrollWidth") <= 390
-    link = "document.querySelector('#figure-ratio .legend a')"
-    assert browser.run(f"{link}.textContent") == "update-too-large, since step 1"
-    browser.run(f"{link}.click()")
-    target = "document.querySelector(':target').textContent"
-    assert browser.run(f"{target}.startsWith('update-too-large')")
+    marks = option("kl", "series.at(-1).markLine.data.map(({name, xAxis}) => [name, xAxis])")
+    assert browser.run(marks) == [["update-too-large", 3]]

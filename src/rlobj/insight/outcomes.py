@@ -5,15 +5,39 @@ Its accuracy or reward, its entropy, its calls of tools, and its dropped and spu
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.insight.numbers import Z95, Line, mean, percent, share, total
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.metrics import ACCURACY, measure_of, read_metrics
+from rlobj.runs.metrics import ACCURACY, Measure, measure_of, read_metrics
+
+
+def _ratio(part: str, whole: str, lines: Sequence[Line]) -> float | None:
+    return total(lines, part) / total(lines, whole) if total(lines, whole) else None
+
+
+def _mean(metric: str, lines: Sequence[Line]) -> float | None:
+    return mean(lines, metric)
+
+
+_ENDS: dict[str, Callable[[Sequence[Line]], float | None]] = {
+    "reward": partial(_mean, "reward/mean"),
+    "entropy": partial(_mean, "policy/entropy"),
+    "calls per response": partial(_ratio, "tools/calls", "response/count"),
+    "calls that failed": partial(_ratio, "tools/errors", "tools/calls"),
+    "accuracy with a call": partial(_mean, "tools/accuracy_with"),
+    "accuracy without": partial(_mean, "tools/accuracy_without"),
+    "responses whose environment failed": partial(_mean, "turns/at_broken"),
+}
+"""What is compared between the first and the last steps."""
+_OF_CALLS = ("calls per response", "calls that failed", "accuracy with a call", "accuracy without")
+"""Left out where there was no call."""
+_RARE = ("calls that failed", "responses whose environment failed")
+"""Left out where they are 0 at both ends."""
 
 
 @dataclass(frozen=True)
@@ -49,80 +73,65 @@ class Outcome:
         """The number of steps at the beginning and at the end that are compared."""
         return max(1, min(10, len(self.steps) // 4))
 
-    def measures(self) -> dict[str, str]:
+    def measures(self, window: int | None = None) -> dict[str, str]:
         """The numbers of the run as texts, by their names on the screen.
 
-        Held-out numbers have their 95% interval for other samples on the same problems; with one
-        sample per problem, for other problems.
+        Args:
+            window: the number of steps at the beginning and at the end that are compared; None =
+                that of this run.
         """
-        texts: dict[str, str] = {}
-        measure = measure_of(self.lines)
-        measured = [line for line in self.lines if line.get(measure.key) is not None]
-        for when, line in zip(("before", "after"), (*measured[:1], *measured[-1:]), strict=False):
-            value, width = line[measure.key], Z95 * measure.error(line)
-            low, high = value - width, value + width
-            if measure is ACCURACY:
-                low, high = max(low, 0), min(high, 1)
-            value, low, high = map(measure.text, (value, low, high))
-            texts[f"{measure.name} {when}"] = f"{value}  [{low}, {high}]"
-        if measured and measured[-1]["step"] < self.steps[-1]["step"]:
-            late = f"not measured after step {measured[-1]['step']}"
-            name = f"{measure.name} after"
-            texts[name] = late if len(measured) == 1 else f"{texts[name]}, {late}"
-        if measured and (error := measure.error(last := measured[-1])):
-            sampled = error == last.get(f"{measure.key}_se_samples")
-            what = "other samples of" if sampled else "problems like"
-            count = f"{last['eval/problems']:,.0f} " if "eval/problems" in last else ""
-            texts["their 95% intervals"] = f"for {what} these {count}problems"
-        steps, window = self.steps, self.window
+        steps, window = self.steps, window or self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
-        for name, key in (("reward", "reward/mean"), ("entropy", "policy/entropy")):
-            ends = [mean(part, key) for part in (first, last)]
-            if None not in ends:
-                texts[f"{name}, {when}"] = "{:.3f} → {:.3f}".format(*ends)
-        if total(steps, "tools/calls"):
-            texts |= {f"{name}, {when}": text for name, text in _calls(first, last).items()}
-        before, after = (mean(part, "turns/at_broken") or 0.0 for part in (first, last))
-        if before or after:
-            failed = f"{before:.3f} → {after:.3f} of the responses"
-            texts[f"environment failed, {when}"] = failed
-        tokens = total(steps, "tokens/step")
-        texts["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
+        texts, absent = self._held_out(), () if total(steps, "tools/calls") else _OF_CALLS
+        for name, value in _ENDS.items():
+            ends = (None, None) if name in absent else (value(first), value(last))
+            if ends != (None, None) and (any(ends) or name not in _RARE):
+                words = ["none" if end is None else f"{end:.3f}" for end in ends]
+                texts[f"{name}, {when}"] = " → ".join(words)
+        if steps:
+            tokens = total(steps, "tokens/step")
+            texts["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
             names = ("spurious/tokens", "spurious/caught", "spurious/dropped")
             spurious, caught, dropped = (total(steps, name) for name in names)
             texts["spurious tokens"] = share(spurious, tokens)
-            texts[f"spurious, {when}"] = _trend(first, last)
+            ends = [_ratio("spurious/tokens", "tokens/step", part) or 0.0 for part in (first, last)]
+            texts[f"spurious, {when}"] = " → ".join(map(percent, ends))
             if dropped:
                 texts["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
                 texts["recall of the rule"] = f"{share(caught, spurious)} of {spurious:,.0f}"
         return texts
 
+    def _held_out(self) -> dict[str, str]:
+        """The held-out numbers before and after.
 
-def _calls(first: Sequence[Line], last: Sequence[Line]) -> dict[str, str]:
-    """Calls of tools in two parts of a run, and the accuracy of responses with and without one."""
-    parts = first, last
-    counts = [(total(part, "tools/calls"), total(part, "response/count")) for part in parts]
-    failed = [total(part, "tools/errors") / max(total(part, "tools/calls"), 1) for part in parts]
-    ends = {
-        "calls per response": [calls / responses for calls, responses in counts],
-        "calls that failed": failed if any(failed) else [None, None],
-        "accuracy with a call": [mean(part, "tools/accuracy_with") for part in parts],
-        "accuracy without": [mean(part, "tools/accuracy_without") for part in parts],
-    }
-    return {
-        name: " → ".join("none" if value is None else f"{value:.3f}" for value in values)
-        for name, values in ends.items()
-        if values != [None, None]
-    }
+        They have their 95% interval for other samples on the same problems; with one sample per
+        problem, for other problems.
+        """
+        measure, texts = measure_of(self.lines), dict[str, str]()
+        measured = [line for line in self.lines if line.get(measure.key) is not None]
+        for when, line in zip(("before", "after"), (*measured[:1], *measured[-1:]), strict=False):
+            texts[f"{measure.name} {when}"] = _with_interval(measure, line)
+        if not measured:
+            return texts
+        last, end = measured[-1], self.lines[-1]["step"]
+        if last["step"] < end:
+            late = f"not measured after step {last['step']}"
+            name = f"{measure.name} after"
+            texts[name] = late if len(measured) == 1 else f"{texts[name]}, {late}"
+        if error := measure.error(last):
+            sampled = error == last.get(f"{measure.key}_se_samples")
+            what = "other samples of" if sampled else "problems like"
+            count = f"{last['eval/problems']:,.0f} " if "eval/problems" in last else ""
+            texts["their 95% intervals"] = f"for {what} these {count}problems"
+        return texts
 
 
-def _trend(first: Sequence[Line], last: Sequence[Line]) -> str:
-    """The share of spurious tokens in two parts of a run, and whether it changed beyond noise."""
-    spurious = [total(part, "spurious/tokens") for part in (first, last)]
-    tokens = [max(total(part, "tokens/step"), 1) for part in (first, last)]
-    before, after = (a / b for a, b in zip(spurious, tokens, strict=True))
-    noise = 2 * math.hypot(*(math.sqrt(a) / b for a, b in zip(spurious, tokens, strict=True)))
-    word = "shrank" if after < before - noise else "grew" if after > before + noise else ""
-    return f"{percent(before)} → {percent(after)}, {word or 'hardly changed'}"
+def _with_interval(measure: Measure, line: Line) -> str:
+    value, width = line[measure.key], Z95 * measure.error(line)
+    low, high = value - width, value + width
+    if measure is ACCURACY:
+        low, high = max(low, 0), min(high, 1)
+    value, low, high = map(measure.text, (value, low, high))
+    return f"{value}  [{low}, {high}]"

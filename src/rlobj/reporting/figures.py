@@ -17,9 +17,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito 2008: colours that people with any kind of colour blindness can tell apart."""
 DASHES = ((), (6, 2), (2, 2), (8, 2, 2, 2), (4, 4), (1, 3))
 """Lengths of strokes and gaps in pixels; () is a solid line."""
-
-_WIDTH, _LONGEST = 95, 400
-"""Characters in a line of small text in a file, and in a whole text."""
+_WIDTH = 95
+"""Characters in a line of small text in a file."""
 _FEW = 12
 """Points that are drawn as dots as well."""
 
@@ -46,19 +45,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """An event at a place of the x axis, such as a finding of the diagnosis.
-
-    Attributes:
-        x: its place.
-        text: what it is.
-        run: the number of the run, which gives the colour.
-        link: the id of an element of the page that explains it; "" = none.
-    """
+    """An event at a place of the x axis, such as a finding of the diagnosis, in a run's colour."""
 
     x: float
     text: str
     run: int = 0
-    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,48 +85,29 @@ class Figure:
     caption: Sequence[str] = ()
 
 
-def styles(figure: Figure) -> list[tuple[int, int]]:
-    """(number of the colour, number of the dash) of each line.
+def looks(lines: Sequence[Line]) -> list[tuple[str, tuple[int, ...]]]:
+    """The colour and the dash of each line: the lines of a run share a colour, and no dash."""
+    runs = [i if line.run is None else line.run for i, line in enumerate(lines)]
+    dashes = [runs[:i].count(run) + run // len(COLORS) for i, run in enumerate(runs)]
+    return [
+        (COLORS[run % len(COLORS)], DASHES[dash % len(DASHES)])
+        for run, dash in zip(runs, dashes, strict=True)
+    ]
 
-    Lines of a run share its colour and differ in their dash. Runs with one line each differ in
-    both, and so do lines without a run.
+
+def figure_data(figure: Figure) -> dict[str, Any]:
+    """A figure over steps as JSON for `drawFigures` of assets/figures.js.
+
+    Numbers have four significant digits, places are exact, and gaps are null.
     """
-    runs = [i if line.run is None else line.run for i, line in enumerate(figure.lines)]
-    within = [runs[:i].count(run) for i, run in enumerate(runs)]
-    if any(within):
-        return list(zip(runs, within, strict=True))
-    return [(run, dash_of(run)) for run in runs]
-
-
-def dash_of(run: int) -> int:
-    """The number of a run's dash, another one each time that the colours begin again."""
-    return run + run // len(COLORS)
-
-
-def figure_data(figures: Sequence[Figure]) -> dict[str, Any]:
-    """Figures over steps as JSON for `drawFigures` of assets/figures.js.
-
-    Returns:
-        `figures`, and `xs`: each list of places once, as lines often share them. Numbers have four
-        significant digits, places are exact. Gaps are null.
-    """
-    places: dict[tuple[float, ...], int] = {}
-    drawn = []
-    for figure in figures:
-        lines = []
-        for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
-            parts = {"y": line.y, "low": line.low, "high": line.high}
-            numbers = {key: _rounded(part) for key, part in parts.items() if part is not None}
-            look = {"color": COLORS[color % len(COLORS)], "dash": DASHES[dash % len(DASHES)]}
-            place = places.setdefault(tuple(line.x), len(places))
-            lines.append({"name": line.name, "run": line.run, **look, "x": place, **numbers})
-        marks = [
-            {"x": mark.x, "run": mark.run, "color": COLORS[mark.run % len(COLORS)]}
-            for mark in figure.marks
-        ]
-        targets = list(map(vars, figure.targets))
-        drawn.append({"name": figure.name, "lines": lines, "marks": marks, "targets": targets})
-    return {"figures": drawn, "xs": list(places)}
+    lines = []
+    for line, (color, dash) in zip(figure.lines, looks(figure.lines), strict=True):
+        parts = {"y": line.y, "low": line.low, "high": line.high}
+        numbers = {key: _rounded(part) for key, part in parts.items() if part is not None}
+        lines.append({"name": line.name, "color": color, "dash": dash, "x": line.x, **numbers})
+    marks = [{**vars(mark), "color": COLORS[mark.run % len(COLORS)]} for mark in figure.marks]
+    targets = list(map(vars, figure.targets))
+    return {"name": figure.name, "lines": lines, "marks": marks, "targets": targets}
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -159,8 +131,9 @@ def save_figure(figure: Figure, path: Path) -> None:
         raise MissingExtra("matplotlib", "figures", f"drawing {path.name}") from error
 
     metadata = {"Date": None} if path.suffix == ".svg" else {}
-    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": figure.name}):
-        warnings.simplefilter("ignore")  # characters without a glyph, log axes without a value
+    settings: Any = {"svg.hashsalt": figure.name, "text.parse_math": False}
+    with warnings.catch_warnings(), matplotlib.rc_context(settings):
+        warnings.simplefilter("ignore")  # characters without a glyph
         canvas = Canvas(figsize=(5, 3), layout="constrained")
         _draw(figure, canvas)
         with reported(RunError, f"cannot write {path}", OSError):
@@ -168,45 +141,40 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def _draw(figure: Figure, canvas: Any) -> None:
-    """Lines, targets and marks with a legend below them, as text that is no formula."""
+    """Lines, targets and marks with a legend below them."""
     import numpy as np
 
     axes, legend = canvas.add_subplot(), []
-    for line, (color, dash) in zip(figure.lines, styles(figure), strict=True):
-        look = {"color": COLORS[color % len(COLORS)], "linewidth": 1.3}
+    for line, (color, dash) in zip(figure.lines, looks(figure.lines), strict=True):
         y = np.array(line.y, float)  # None is NaN
-        [drawn] = axes.plot(line.x, y, **look, marker="." if len(y) <= _FEW else "")
-        if pattern := DASHES[dash % len(DASHES)]:
-            drawn.set_dashes(pattern)
+        look = {"linestyle": (0, dash) if dash else "-", "marker": "." if len(y) <= _FEW else ""}
+        [drawn] = axes.plot(line.x, y, color=color, linewidth=1.3, **look)
         if line.low is not None and line.high is not None:
             ends = np.array([line.low, line.high], float)
-            axes.fill_between(line.x, *ends, color=look["color"], alpha=0.15, linewidth=0)
+            axes.fill_between(line.x, *ends, color=color, alpha=0.15, linewidth=0)
         legend.append((drawn, line.name))
     for target in figure.targets:
-        drawn = axes.axhline(target.y, color="#888888", dashes=(2, 2))
-        legend.append((drawn, target.text))
+        legend.append((axes.axhline(target.y, color="#888888", dashes=(2, 2)), target.text))
     for mark in figure.marks:
         color = COLORS[mark.run % len(COLORS)]
-        drawn = axes.axvline(mark.x, color=color, linestyle=":", linewidth=1)
-        legend.append((drawn, mark.text))
+        legend.append((axes.axvline(mark.x, color=color, linestyle=":", linewidth=1), mark.text))
     axes.xaxis.get_major_locator().set_params(integer=figure.x == "step")
     axes.grid(alpha=0.3)
-    caption, names = (
-        [textwrap.fill(visible(text, _LONGEST), _WIDTH) for text in texts]
-        for texts in (figure.caption, [name for _, name in legend])
-    )
-    texts = [canvas.suptitle(visible(figure.title, _WIDTH)), axes.set_xlabel(visible(figure.x, 60))]
-    texts.append(axes.set_ylabel(visible(figure.unit, 60)))
-    texts.append(axes.set_title("\n".join(caption), fontsize=7, color="#555555"))
-    rows = caption + (names if len(legend) > 1 else [])
-    canvas.set_figheight(3 + 0.16 * sum(text.count("\n") + 1 for text in rows))
+    axes.set(xlabel=visible(figure.x, 60), ylabel=visible(figure.unit, 60))
+    canvas.suptitle(visible(figure.title, _WIDTH))
+    caption = "\n".join(map(_wrapped, figure.caption))
+    axes.set_title(caption, fontsize=7, color="#555555")
+    rows = caption.count("\n") + 1
     if len(legend) > 1:
+        names = [f" {_wrapped(name)}" for _, name in legend]  # one with a leading _ is left out
         drawings = [drawn for drawn, _ in legend]
-        labels = [f" {name}" for name in names]  # one with a leading _ would be left out
-        box = canvas.legend(drawings, labels, loc="outside lower left", fontsize=7, frameon=False)
-        texts += box.get_texts()
-    for text in texts:
-        text.set_parse_math(False)
+        canvas.legend(drawings, names, loc="outside lower left", fontsize=7, frameon=False)
+        rows += sum(name.count("\n") + 1 for name in names)
+    canvas.set_figheight(3 + 0.16 * rows)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(visible(text, 400), _WIDTH)
 
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:

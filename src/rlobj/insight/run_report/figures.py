@@ -29,46 +29,38 @@ class Plot:
         name: of its file and of its anchor.
         title: what is drawn.
         unit: of the y axis.
-        metrics: a metric or a quotient `a / b` -> its name in the legend. `*` stands for what each
-            metric of the run has at its place, which is also its name.
+        metric: its name in metrics.jsonl. `*` stands for what each metric of the run has at its
+            place, which is the name of its curve.
         note: what a reader must know.
     """
 
     name: str
     title: str
     unit: str
-    metrics: Mapping[str, str | None]
+    metric: str
     note: str = ""
 
 
-PLOTS = {
-    section: [Plot(name, **keys) for name, keys in plots.items()]
-    for section, plots in packaged_table("rlobj.insight.run_report", "figures.yaml").items()
-}
-"""The figures by section of the page."""
+PLOTS = [
+    Plot(name, **keys)
+    for name, keys in packaged_table("rlobj.insight.run_report", "figures.yaml").items()
+]
 
 
-def figures(runs: Sequence[Run]) -> list[tuple[str, Plot, Figure]]:
-    """The figures that have a curve, with their sections."""
-    drawn = [(name, plot, _figure(plot, runs)) for name, plots in PLOTS.items() for plot in plots]
-    return [entry for entry in drawn if entry[2].lines]
-
-
-def finding_id(run: int, name: str) -> str:
-    """The anchor of a finding in the page."""
-    return f"finding-{run}-{name}"
+def figures(runs: Sequence[Run]) -> list[tuple[Plot, Figure]]:
+    """The figures that have a curve."""
+    drawn = [(plot, _figure(plot, runs)) for plot in PLOTS]
+    return [(plot, figure) for plot, figure in drawn if figure.lines]
 
 
 def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
     lines, compared = [], len(runs) > 1
-    several = len(plot.metrics) > 1 or "*" in "".join(plot.metrics)
     for number, run in enumerate(runs):
-        for metric, label in _expanded(plot.metrics, run).items():
+        for metric, label in _metrics(plot.metric, run).items():
             curve = _curve(run, metric)
-            parts = (label if several or not compared else "", run.label if compared else "")
+            name = ": ".join(filter(None, (label, run.label if compared else "")))
             if any(value is not None for value in curve["y"]):
-                color = number if compared else None
-                lines.append(Line(": ".join(filter(None, parts)), **curve, run=color))
+                lines.append(Line(name or plot.title, **curve, run=number if compared else None))
     targets = [target for run in runs for target in _targets(plot, run)]
     rules = [(run.label if compared else "", run.rule) for run in runs]
     return Figure(
@@ -82,27 +74,23 @@ def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
     )
 
 
-def _expanded(metrics: Mapping[str, str | None], run: Run) -> dict[str, str]:
-    """Metrics with their names in the legend; `*` becomes what the run has at its place."""
-    labels = {}
-    for metric, label in metrics.items():
-        if "*" not in metric:
-            labels[metric] = label or ""
-            continue
-        start, end = metric.split("*")
-        names = [name for name in run.metrics if name.startswith(start) and name.endswith(end)]
-        inner = {name: name[len(start) : len(name) - len(end)] for name in names[:_MOST_LINES]}
-        labels |= {name: visible(text, 60) for name, text in inner.items() if text}
-    return labels
+def _metrics(pattern: str, run: Run) -> dict[str, str]:
+    """The metrics of a figure, each with its own name in the legend."""
+    start, star, end = pattern.partition("*")
+    if not star:
+        return {pattern: ""}
+    names = [name for name in run.metrics if name.startswith(start) and name.endswith(end)]
+    inner = {name: name[len(start) : len(name) - len(end)] for name in names[:_MOST_LINES]}
+    return {name: visible(text, 60) for name, text in inner.items() if text}
 
 
 def _curve(run: Run, metric: str) -> dict[str, Any]:
     """Places and values of a metric, where a line has it; a held-out number has its interval."""
-    points = run.values(metric)
-    curve = {"x": tuple(line["step"] for line, _ in points), "y": [value for _, value in points]}
+    lines = [line for line in run.lines if metric in line]
+    curve = {"x": tuple(line["step"] for line in lines), "y": [line[metric] for line in lines]}
     measure = {measure.key: measure for measure in MEASURES}.get(metric)
     if measure is not None:
-        widths = [Z95 * measure.error(line) for line, _ in points]
+        widths = [Z95 * measure.error(line) for line in lines]
         ends = list(zip(curve["y"], widths, strict=True))
         curve["low"] = [None if y is None else y - width for y, width in ends]
         curve["high"] = [None if y is None else y + width for y, width in ends]
@@ -111,13 +99,13 @@ def _curve(run: Run, metric: str) -> dict[str, Any]:
 
 def _targets(plot: Plot, run: Run) -> list[Target]:
     """The entropies at which a gate of the objective opens."""
-    if plot.name != "entropy":
-        return []
     objective = run.settings.get("objective")
     controllers = objective.get("controllers") if isinstance(objective, Mapping) else None
+    if plot.name != "entropy" or not isinstance(controllers, Mapping):
+        return []
     return [
         Target(gate["target"], visible(f"target of {name}", 60))
-        for name, gate in (controllers.items() if isinstance(controllers, Mapping) else ())
+        for name, gate in controllers.items()
         if isinstance(gate, Mapping)
         and gate.get("of") is None
         and isinstance(gate.get("target"), int | float)
@@ -125,12 +113,10 @@ def _targets(plot: Plot, run: Run) -> list[Target]:
 
 
 def _marks(plot: Plot, run: Run, number: int) -> list[Mark]:
-    """The findings whose checks read a metric of the figure, and that began at some step."""
-    drawn = {name for metric in plot.metrics for name in metric.split(" / ")}
-    marks = []
-    for finding in run.findings:
-        read = {metric for row in CHECKS if row.name == finding.name for metric in row.reads}
-        if finding.name != "inert-setting" and drawn & read:
-            text = f"{finding.name}, {finding.when}"
-            marks.append(Mark(finding.since, text, number, finding_id(number, finding.name)))
-    return marks
+    """The findings whose checks read the metric of the figure, and that began at some step."""
+    readers = {row.name for row in CHECKS if plot.metric in row.reads} - {"inert-setting"}
+    return [
+        Mark(finding.since, finding.name, number)
+        for finding in run.findings
+        if finding.name in readers
+    ]

@@ -55,22 +55,6 @@ class Run:
         """The names of all metrics, in the order of their first lines."""
         return tuple(dict.fromkeys(name for line in self.lines for name in line))
 
-    def values(self, expression: str) -> list[tuple[MetricLine, float | None]]:
-        """A metric or a quotient `a / b`, with the lines that have its parts.
-
-        None where a part is not finite. A quotient by 0 is left out.
-        """
-        if expression in self.metrics:  # its name may be a rule, with signs of its own
-            return [(line, line[expression]) for line in self.lines if expression in line]
-        names = expression.split(" / ")
-        lines = [line for line in self.lines if all(name in line for name in names)]
-        rows = [(line, *(line[name] for name in names)) for line in lines]
-        return [
-            (line, None if None in parts else parts[0] / parts[1])
-            for line, *parts in rows
-            if parts[-1] != 0
-        ]
-
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read runs; a folder that is given twice counts once.
@@ -147,9 +131,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 
 
 def _add_effects(lines: Lines) -> None:
-    """Add `effect/NAME` to the lines: the share of tokens that the objective touched so."""
+    """Add `effect/NAME` to the lines: the share of tokens that were touched so, or are spurious."""
+    counts = {effect: f"tokens/{effect}" for effect in EFFECTS} | {"spurious": "spurious/tokens"}
     for line in lines:
-        for effect in EFFECTS:
-            count, tokens = line.get(f"tokens/{effect}"), line.get("tokens/step")
+        for effect, metric in counts.items():
+            count, tokens = line.get(metric), line.get("tokens/step")
             if count is not None and tokens:
                 line[f"effect/{effect}"] = count / tokens

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlobj.insight.numbers import Line, mean, percent, total
+from rlobj.insight.outcomes import Outcome
 from rlobj.insight.run_report.runs import Run
-from rlobj.runs.metrics import MEASURES, Measure
 from rlobj.settings.layers import flattened
 
 UNKNOWN = "–"
@@ -15,67 +15,28 @@ Table = dict[str, list[str]]
 
 
 def summary(runs: Sequence[Run]) -> Table:
-    """The last and the best numbers of each run; rows that no run has are left out."""
-    columns = [_numbers(run) for run in runs]
-    rows = {name: [column[name] or UNKNOWN for column in columns] for name in columns[0]}
-    if len(runs) > 1:
-        rows = {"rule": [run.rule or UNKNOWN for run in runs]} | rows
-    return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
+    """What came out of each run, as at the end of its training."""
+    outcomes = [Outcome(run.lines) for run in runs]
+    window = min((outcome.window for outcome in outcomes if outcome.steps), default=1)
+    columns = []
+    for run, outcome in zip(runs, outcomes, strict=True):
+        minutes, seconds = divmod(round(total(run.steps, "time/step")), 60)
+        column = {"rule": run.rule} if len(runs) > 1 else {}
+        column |= {"steps": f"{run.steps[-1]['step'] if run.steps else 0:,.0f}"}
+        column |= outcome.measures(window)
+        if minutes or seconds:
+            column["time of all steps"] = f"{minutes:,} min {seconds} s"
+        names = ", ".join(finding.name for finding in run.findings)
+        columns.append(column | {"findings": names or ("none" if run.steps else "")})
+    return _aligned(columns)
 
 
-LAST = 10
-"""Steps at the end of a run that its last numbers are means of."""
-_LAST_MEANS = {
-    "reward": ("reward/mean", ".3f"),
-    "accuracy of samples": ("reward/accuracy", ".3f"),
-    "entropy, nats": ("policy/entropy", ".3g"),
-    "response length, tokens": ("response/length_mean", ",.1f"),
-    "turns": ("turns/mean", ".2f"),
-}
-"""Row -> metric and its format."""
-_SHARES = {
-    "dropped tokens": ("tokens/dropped", "tokens/step"),
-    "spurious tokens": ("spurious/tokens", "tokens/step"),
-    "precision of the rule": ("spurious/caught", "spurious/dropped"),
-    "recall of the rule": ("spurious/caught", "spurious/tokens"),
-}
-"""Row -> a metric whose sum over all steps is shown as a share of that of another one."""
-
-
-def _numbers(run: Run) -> dict[str, str]:
-    """The same rows for each run; "" where it has no number."""
-    steps = run.steps
-    rewarded = [line for line in steps if line.get("reward/mean") is not None]
-    best = max(rewarded, key=lambda line: line["reward/mean"], default=None)
-    rows = {"steps": f"{steps[-1]['step']:,.0f}" if steps else "0"}
-    for measure in MEASURES:
-        rows |= _held_out(run, measure)
-    rows["reward of the best step"] = (
-        f"{best['reward/mean']:.3f}, step {best['step']:,.0f}" if best else ""
-    )
-    for name, (metric, form) in _LAST_MEANS.items():
-        number = mean(steps[-LAST:], metric)
-        rows[f"{name}, last {LAST} steps"] = "" if number is None else f"{number:{form}}"
-    for name, (part, whole) in _SHARES.items():
-        some, count = total(steps, part), total(steps, whole)
-        rows[name] = percent(some / count) if some and count else ""
-    minutes, seconds = divmod(round(total(steps, "time/step")), 60)
-    rows["time of all steps"] = f"{minutes:,} min {seconds} s" if minutes or seconds else ""
-    names = ", ".join(finding.name for finding in run.findings)
-    rows["findings"] = names or ("none" if steps else "")
-    return rows
-
-
-def _held_out(run: Run, measure: Measure) -> dict[str, str]:
-    """The last and the highest value of a run."""
-    lines, text = [line for line in run.lines if line.get(measure.key) is not None], measure.text
-    best = max(lines, key=lambda line: line[measure.key], default=None)
-    return {
-        f"{measure.name}, {which}": ""
-        if line is None
-        else f"{text(line[measure.key])} ± {text(measure.error(line))}, step {line['step']:,.0f}"
-        for which, line in (("last", lines[-1] if lines else None), ("best", best))
-    }
+def _aligned(columns: Sequence[dict[str, str]]) -> Table:
+    """The rows that some run has; a dash stands in those of the other runs."""
+    longest_first = sorted(columns, key=len, reverse=True)
+    names = dict.fromkeys(name for column in longest_first for name in column)
+    rows = {name: [column.get(name) or UNKNOWN for column in columns] for name in names}
+    return {name: cells for name, cells in rows.items() if {*cells} != {UNKNOWN}}
 
 
 _BELOW = {
@@ -85,38 +46,37 @@ _BELOW = {
     "time/grading_hidden": "grading, beside sampling",
 }
 """Times below the phases, and their rows. The last two pass while other phases run."""
+_WORK = {
+    "tokens/per_second": ("tokens/s without evaluating and writing", "{:,.0f}".format),
+    "tokens/computed": ("tokens computed a step", "{:,.0f}".format),
+    "tokens/useful_share": ("tokens that are no padding", percent),
+    "tokens/skipped_share": ("tokens skipped in updates", percent),
+}
 
 
 def times(runs: Sequence[Run]) -> Table:
     """Seconds a step by phase with their share, the longest phase first, and how they were used."""
     timed = [[line for line in run.steps if line.get("time/step")] for run in runs]
-    phases = {
-        metric: sum(total(steps, metric) for steps in timed)
-        for metric in dict.fromkeys(metric for run in runs for metric in run.metrics)
-        if metric.startswith("time/") and metric not in ("time/updating", *_BELOW)
-    }
-    longest_first = sorted(phases, key=lambda metric: -phases[metric])
-    rows: Table = {}
-    for metric in (*longest_first, *_BELOW):
-        name = _BELOW.get(metric, metric.removeprefix("time/"))
-        rows[name] = [_seconds(steps, metric) for steps in timed]
-    for metric, name, text in (
-        ("tokens/per_second", "tokens/s without evaluating and writing", "{:,.0f}".format),
-        ("tokens/computed", "tokens computed a step", "{:,.0f}".format),
-        ("tokens/shared_share", "of them where prompts are shared", percent),
-        ("tokens/useful_share", "tokens that are no padding", percent),
-        ("tokens/rank_balance", "largest load over mean load", "{:,.3g}".format),
-        ("tokens/skipped_share", "tokens skipped in updates", percent),
-        ("tokens/skipped_logits_share", "logits skipped in updates", percent),
-    ):
-        means = [mean(steps, metric) for steps in timed]
-        rows[name] = [UNKNOWN if value is None else text(value) for value in means]
-    return {name: cells for name, cells in rows.items() if set(cells) != {UNKNOWN}}
+    phases = {metric for run in runs for metric in run.metrics if metric.startswith("time/")}
+    phases -= {"time/updating", *_BELOW}
+    every = [line for steps in timed for line in steps]
+    longest_first = sorted(sorted(phases), key=lambda metric: -total(every, metric))
+    columns = []
+    for steps in timed:
+        column = {
+            _BELOW.get(metric, metric.removeprefix("time/")): _seconds(steps, metric)
+            for metric in (*longest_first, *_BELOW)
+        }
+        for metric, (name, text) in _WORK.items():
+            value = mean(steps, metric)
+            column[name] = "" if value is None else text(value)
+        columns.append(column)
+    return _aligned(columns)
 
 
 def _seconds(steps: Sequence[Line], metric: str) -> str:
     spent, whole = total(steps, metric), total(steps, "time/step")
-    return f"{spent / len(steps):.3f} s ({spent / whole:.1%})" if spent else UNKNOWN
+    return f"{spent / len(steps):.3f} s ({spent / whole:.1%})" if spent else ""
 
 
 def different_settings(runs: Sequence[Run]) -> Table:

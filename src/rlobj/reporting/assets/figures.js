@@ -1,10 +1,10 @@
 "use strict";
-/* drawFigures(data) draws the figures of Python's `figure_data` into the elements that have their
-   names, <figure id="figure-NAME"> with a .plot. All share one cursor and one zoom. It returns a
-   function that changes how they are drawn, given {smooth, log, hidden}: steps of a running mean,
-   logarithmic axes, and a Set of hidden runs.
+/* drawFigures(figures) draws what Python's `figure_data` describes into the elements that have their
+   names, <figure id="figure-NAME"> with a .plot. All share a cursor, a zoom and the names that their
+   legends hide. It returns a function that draws them again, given {smooth, log}: the steps of a
+   running mean, and whether axes are logarithmic.
 
-   Names are only set as text, in the page and on the canvas. */
+   Names are only set as text on the canvas. */
 
 const darkness = matchMedia("(prefers-color-scheme: dark)");
 const resized = new ResizeObserver((entries) => {
@@ -39,77 +39,55 @@ function compact(value) {
   return size >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
 }
 
-function drawFigures({ figures, xs }) {
-  const FEW = 12; // points that are drawn as dots as well
-  const settings = { smooth: 0, log: false, hidden: new Set() };
-  const ends = xs.reduce(([first, last], each) => [Math.min(first, each[0]), Math.max(last, each.at(-1))], [Infinity, -Infinity]);
+/* Means of the values whose places are less than half the width away; gaps stay. */
+function smoothed(places, values, width) {
+  let from = 0;
+  return values.map((value, i) => {
+    while (places[i] - places[from] > width / 2) from++;
+    let [sum, count] = [0, 0]; // of this window alone: a huge value leaves no trace in others
+    for (let k = from; k < places.length && places[k] - places[i] <= width / 2; k++)
+      if (values[k] !== null) [sum, count] = [sum + values[k], count + 1];
+    return value === null ? null : sum / count;
+  });
+}
 
-  /* Means of the values whose places are less than half the width away; gaps stay. */
-  function smoothed(places, values) {
-    let from = 0;
-    return values.map((value, i) => {
-      while (places[i] - places[from] > settings.smooth / 2) from++;
-      let [sum, count] = [0, 0]; // of this window alone: a huge value leaves no trace in others
-      for (let k = from; k < places.length && places[k] - places[i] <= settings.smooth / 2; k++)
-        if (values[k] !== null) [sum, count] = [sum + values[k], count + 1];
-      return value === null ? null : sum / count;
-    });
-  }
+function drawFigures(figures) {
+  const settings = { smooth: 0, log: false };
+  const steps = figures.flatMap(({ lines }) => lines.flatMap(({ x }) => [x[0], x.at(-1)]));
+  const ends = [Math.min(...steps), Math.max(...steps)];
 
-  /* A polygon for each part of a band without a gap. */
-  const band = (fill) => (params, api) => {
-    if (params.dataIndexInside) return null;
-    const parts = [[]];
-    for (let i = 0; i < params.dataInsideLength; i++) {
-      const [x, low, high] = [0, 1, 2].map((k) => api.value(k, i));
-      if (Number.isFinite(low + high)) parts.at(-1).push([api.coord([x, low]), api.coord([x, high])]);
-      else parts.push([]);
-    }
-    const points = (part) => [...part.map(([low]) => low), ...part.map(([, high]) => high).reverse()];
-    const style = { fill, opacity: darkness.matches ? 0.28 : 0.18 };
-    return { type: "group", children: parts.map((part) => ({ type: "polygon", shape: { points: points(part) }, style })) };
-  };
-
-  function series({ name, color, dash, ...line }, log) {
-    const places = xs[line.x];
-    const drawn = (values) => smoothed(places, values).map((y) => (log && y <= 0 ? null : y));
-    const y = drawn(line.y);
-    const curve = {
-      name, type: "line", sampling: "minmax", data: places.map((x, i) => [x, y[i]]),
-      showSymbol: places.length <= FEW, symbolSize: 4, itemStyle: { color },
-      lineStyle: { color, width: places.length > 1000 ? 1 : 1.5, type: dash.length ? dash : "solid" },
+  function series({ name, color, dash, x, y, low, high }, log) {
+    const type = dash.length ? dash : "solid";
+    const line = (values, width, more) => {
+      const drawn = smoothed(x, values, settings.smooth).map((each) => (log && each <= 0 ? null : each));
+      const lineStyle = { color, width, type };
+      return { name, type: "line", sampling: "minmax", data: x.map((at, i) => [at, drawn[i]]), symbolSize: 4, itemStyle: { color }, lineStyle, ...more };
     };
-    if (!line.low) return [curve];
-    const [low, high] = [drawn(line.low), drawn(line.high)];
-    const data = places.map((x, i) => [x, low[i], high[i]]);
-    return [{ type: "custom", silent: true, clip: true, renderItem: band(color), data, encode: { x: 0, y: [1, 2] }, tooltip: { show: false } }, curve];
+    const end = { showSymbol: false, silent: true, tooltip: { show: false } };
+    const band = low ? [line(low, 0.6, end), line(high, 0.6, end)] : [];
+    return [line(y, x.length > 1000 ? 1 : 1.6, { showSymbol: x.length <= 12 }), ...band];
   }
 
   function option({ lines, targets, marks }) {
     const { axis, tooltip, textStyle } = chartLook();
     const log = settings.log && !lines.some(({ y }) => y.some((each) => each < 0));
-    const level = ({ y, text }) => ({ name: text, type: "line", symbol: "none", data: ends.map((x) => [x, y]), lineStyle: { color: "#888", width: 1.2, type: [2, 2] }, tooltip: { show: false } });
-    const shown = lines.filter(({ run }) => !settings.hidden.has(run)).flatMap((line) => series(line, log));
-    const events = marks.filter(({ run }) => !settings.hidden.has(run));
-    const data = events.map(({ x, color }) => ({ xAxis: x, lineStyle: { color, type: [1, 2], width: 1.2 } }));
-    const markLine = { symbol: "none", label: { show: false }, silent: true, data };
+    const level = ({ y, text }) => ({ name: text, type: "line", symbol: "none", data: ends.map((x) => [x, y]), itemStyle: { color: "#888" }, lineStyle: { color: "#888", width: 1.2, type: [2, 2] }, tooltip: { show: false } });
+    const events = marks.map(({ x, text, color }) => ({ xAxis: x, name: text, lineStyle: { color, type: [1, 2], width: 1.2 } }));
+    const label = { formatter: "{b}", position: "insideEndTop", color: textStyle.color, fontSize: 11 };
+    const last = Object.fromEntries(lines.map(({ name, y }) => [name, compact(y.findLast((each) => each !== null) ?? NaN)]));
     const axisLabel = { ...axis.axisLabel, formatter: compact };
     const step = (at) => (at % 1 ? "" : compact(at));
     return {
       animation: false, textStyle,
-      grid: { left: 54, right: 14, top: 10, bottom: 36 },
+      grid: { left: 54, right: 14, top: 10, bottom: 64 },
+      legend: { type: "scroll", bottom: 0, textStyle, inactiveColor: axis.axisLine.lineStyle.color, pageTextStyle: textStyle, formatter: (name) => `${name}  ${last[name] ?? ""}` },
       tooltip: { ...tooltip, trigger: "axis", axisPointer: { label: { precision: 0 } }, order: "valueDesc", valueFormatter: compact },
       dataZoom: { type: "inside", zoomOnMouseWheel: "ctrl", preventDefaultMouseMove: false },
       xAxis: { ...axis, name: "step", nameGap: 22, min: ends[0], max: ends[1], minInterval: 1, axisLabel: { ...axisLabel, formatter: step } },
       /* Not from one power of ten to another: a curve between 0.5 and 0.9 would be flat. */
       yAxis: { ...axis, axisLabel, scale: true, type: log ? "log" : "value", ...(log && { min: "dataMin", max: "dataMax" }) },
-      series: [...shown, ...targets.map(level), { type: "line", data: [], markLine }],
+      series: [...lines.flatMap((line) => series(line, log)), ...targets.map(level), { type: "line", data: [], markLine: { symbol: "none", silent: true, label, data: events } }],
     };
-  }
-
-  function draw(changes) {
-    Object.assign(settings, changes);
-    for (const [chart, figure] of charts) chart.setOption(option(figure), { replaceMerge: ["series", "yAxis"] });
   }
 
   const charts = figures.map((figure) => {
@@ -118,6 +96,10 @@ function drawFigures({ figures, xs }) {
     return [chart, figure];
   });
   echarts.connect("figures");
+  function draw(changes) {
+    Object.assign(settings, changes);
+    for (const [chart, figure] of charts) chart.setOption(option(figure), { replaceMerge: ["series", "yAxis"] });
+  }
   darkness.addEventListener("change", () => draw({}));
   draw({});
   return draw;
