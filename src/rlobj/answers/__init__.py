@@ -15,7 +15,7 @@ This package stands alone: it needs neither torch nor the rest of rlobj, except 
 
     response -> text of the final answer
     extraction             the rule; the answer after a phrase
-    boxes, cases           the answer in boxes; answers for different cases
+    boxes                  the answer in boxes
     sentences, assertions  the sentence of an answer, and whether it asserts the answer
 
     text -> structure: a value, tuple, list, interval, matrix, words, ...

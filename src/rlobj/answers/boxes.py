@@ -2,7 +2,7 @@
 
 boxes joined by blanks, punctuation or a connective    one answer, a list
 boxes joined by an equals sign or "that is"            one answer, a chain of equal values
-boxes that hold the same answer                        that answer
+boxes that hold the same text                          that answer
 anything else between boxes of one sentence            no answer
 """
 
@@ -12,8 +12,7 @@ import itertools
 import re
 from typing import NamedTuple
 
-from rlobj.answers.equivalence import check_equivalence
-from rlobj.answers.guards import refusal
+from rlobj.answers.normalization import normalize
 from rlobj.answers.sentences import plain, sentence_end
 from rlobj.answers.vocabulary import LISTS
 
@@ -37,8 +36,6 @@ _JOINED = re.compile(
 )
 _EQUAL = re.compile(LISTS["extraction"]["equal"], re.IGNORECASE)
 """What may stand between boxes that hold equal values."""
-_SHORT = 200
-"""Limit on the characters of two boxes that are compared by value here."""
 
 
 class Box(NamedTuple):
@@ -147,7 +144,7 @@ def read_boxes(text: str, boxes: list[Box]) -> str | None:
         True
     """
     contents = [box.content for box in boxes]
-    if all(same_answer(content, contents[-1]) for content in contents):
+    if len({normalize(content).replace(" ", "") for content in contents}) == 1:
         return contents[-1]
     between = [plain(text[left.end : right.start]) for left, right in itertools.pairwise(boxes)]
     if all(map(_JOINED.fullmatch, between)):
@@ -167,14 +164,6 @@ def read_boxes(text: str, boxes: list[Box]) -> str | None:
         (r" \approx " if link and link["about"] else " = ") + part
         for link, part in zip(links, contents[1:], strict=True)
     )
-
-
-def same_answer(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    if max(len(one), len(other)) > _SHORT or refusal(one) or refusal(other):
-        return False
-    return check_equivalence(one, other)[0] is True and check_equivalence(other, one)[0] is True
 
 
 def last_box(text: str) -> str | None:

@@ -24,7 +24,6 @@ from collections.abc import Iterator
 
 from rlobj.answers.assertions import asserted
 from rlobj.answers.boxes import BOX, Box, find_boxes, last_sentence, read_boxes
-from rlobj.answers.cases import in_cases
 from rlobj.answers.normalization import DELIMITERS, without_delimiters
 from rlobj.answers.sentences import sentence_end
 from rlobj.answers.vocabulary import LISTS
@@ -70,11 +69,9 @@ def extract_answer(response: str) -> str | None:
     boxes = [box for box in boxes if box.end <= len(final)]
     if not boxes:
         return _after_phrase(final)
-    earlier, boxes = boxes, last_sentence(final, boxes)
+    boxes = last_sentence(final, boxes)
     answer = read_boxes(final, boxes)
     if answer is None or not asserted(final[: boxes[0].start], answer, final[boxes[-1].end :]):
-        return None
-    if len(boxes) < len(earlier) and in_cases(final, earlier[-len(boxes) - 1], boxes[-1]):
         return None
     return bare(answer) or None
 
@@ -126,18 +123,15 @@ def _split_thinking(response: str) -> tuple[str, str | None]:
 
 
 def _after_phrase(text: str) -> str | None:
-    phrases = _phrases(text)
-    if (last := _phrase_answer(text, phrases)) is None:
+    last = _phrase_answer(text)
+    if last is None or not asserted(text[: last.start], last.content, text[last.end :]):
         return None
-    if not asserted(text[: last.start], last.content, text[last.end :]):
-        return None
-    earlier = _phrase_answer(text, phrases)
-    return None if earlier and in_cases(text, earlier, last) else last.content
+    return last.content
 
 
-def _phrase_answer(text: str, phrases: Iterator[re.Match[str]]) -> Box | None:
-    """Return the answer after the next phrase that gives one, and its place in the text."""
-    for phrase in phrases:
+def _phrase_answer(text: str) -> Box | None:
+    """Return the answer after the last phrase that gives one, and its place in the text."""
+    for phrase in _phrases(text):
         start = _LEAD.match(text, phrase.end()).end()  # type: ignore[union-attr]
         if not _PATTERNS["comment"].match(text, start):  # "The answer is unique."
             break

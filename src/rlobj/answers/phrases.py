@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from rlobj.answers.lexer import Token, Tokens, closing_bracket, nesting
-from rlobj.answers.units import is_currency, is_unit, read_unit, split_unit
+from rlobj.answers.units import is_unit, read_unit, split_unit
 from rlobj.answers.vocabulary import FUNCTIONS, LISTS, NUMBER_WORDS, SCALES, word_set
 
 _CHANGES = word_set(LISTS["changes"])
@@ -60,13 +60,9 @@ def _without_introduction(tokens: Tokens) -> Tokens:
     ):
         end += 1
     colon = end < len(tokens) and tokens[end].text == ":"
-    if end == 0 and [token.text for token in tokens[1:3]] == [":", "("]:
-        return tokens[2:]  # P: (3, 4)
     if not 0 < end < len(tokens) - colon:
         return tokens
     said = " ".join(token.text for token in tokens[:end]).strip() + ":" * colon
-    if is_currency(said):
-        return [*tokens[end:], Token("text", said)]
     introduces = any(map(is_prose, tokens[:end])) and _INTRODUCTION.fullmatch(said.lower())
     if tokens[end].text == "(" and (function := _FUNCTION.search(said.lower())):
         inside = [token.text for token in tokens[end : closing_bracket(tokens, end)]]
@@ -87,8 +83,6 @@ def _without_noun(tokens: Tokens) -> Tokens:
     if not words and [token.kind for token in tokens[first + 1 :]][:1] == ["name"]:
         return tokens  # 5 cm x
     aside = tokens[first].text.lstrip()[:1] in (",", "(", "-")
-    if words == ["times"] and first == len(tokens) - 1:
-        return tokens[:first]
     noun = aside or not words or kept or _PHRASES.match(" ".join(words))
     if not noun and (words[0] in _NO_NOUN or (len(words[0]) < 3 and words[0] != "sq")):
         return tokens
@@ -131,9 +125,7 @@ def _phrase(tokens: Tokens) -> list[str] | None:
             condition = condition or bool(_CONDITION.search(said.lower().rstrip()))
             continue
         words_follow = following is not None and is_prose(following)
-        if text == "-" and words_follow and not token.spaced:
-            said = f"{said}-{following.text}" if following else said
-        elif text in _SEPARATORS or token.kind in ("begin", "end"):
+        if text in _SEPARATORS or token.kind in ("begin", "end"):
             return None
         elif text == "/" or (text == "," and depth == 0):
             if not words_follow:
@@ -154,8 +146,6 @@ def _measure(words: list[str]) -> tuple[Tokens, list[str]]:
     while words and words[0] in SCALES:
         kept.append(Token("text", words[0]))
         words = words[1:]
-    if words[:1] == ["percent"]:
-        return [*kept, Token("symbol", "%")], words[1:]
     for end in range(min(len(words), _MAX_UNIT), 0, -1):
         if "in" not in words[:end] and read_unit(" ".join(words[:end])) is not None:
             return [*kept, Token("text", " ".join(words[:end]))], words[end:]

@@ -54,45 +54,25 @@ _MATRICES = word_set("matrix pmatrix bmatrix Bmatrix array smallmatrix cases dca
 
 
 def _matrix(tokens: Tokens) -> Structure:
-    """Parse a matrix, or a number times a matrix.
+    """Parse a matrix.
 
     Raises:
         Unreadable: it is another environment, or more than that.
     """
-    first = next(n for n, token in enumerate(tokens) if token.kind in ("begin", "end"))
-    opening = tokens[first]
-    if opening.kind == "end" or not is_enclosed(tokens, first):
+    if tokens[0].kind != "begin" or not is_enclosed(tokens):
         raise Unreadable("an environment among other things")
-    if opening.text not in _MATRICES:
-        raise Unreadable(f"an environment {opening.text}")
-    minus = join_text(tokens[:first]) == "-"
-    factor = Fraction(-1) if minus else parse_expression(tokens[:first]) if first else None
-    lines = split(tokens[first + 1 : -1], frozenset(("\\\\",)))[0]
-    rows = [
-        tuple(_scaled(factor, _structure(cell)) for cell in split(line, frozenset("&"))[0])
-        for line in lines
-        if line
-    ]
+    if tokens[0].text not in _MATRICES:
+        raise Unreadable(f"an environment {tokens[0].text}")
+    lines = split(tokens[1:-1], frozenset(("\\\\",)))[0]
+    rows = [tuple(map(_structure, split(line, frozenset("&"))[0])) for line in lines if line]
     if len({len(row) for row in rows}) != 1:
         raise Unreadable("rows of different lengths")
     return Matrix(tuple(rows))
 
 
-def _scaled(factor: Tree | None, entry: Structure) -> Structure:
-    if factor is None:
-        return entry
-    if not isinstance(entry, Scalar) or entry.tree is None:
-        raise Unreadable("a factor before a matrix of other things than values")
-    return scalar(("*", factor, entry.tree))
-
-
 _LISTS = (frozenset(";"), frozenset((",", "or", "and")))
 _SET_OPERATORS = ("∪", "∩", "∖")
 _PLAIN_COMMANDS = frozenset(("frac", "sqrt"))
-_ALL_REALS = re.compile(
-    r"(?:\\text\s*\{)?\s*(?:the set of )?all (?:the )?real(?:s| numbers| values)"
-    r"(?:,? (?:except|other than|excluding|but)(?: for)?\s*\}?\s*([^{}]+?))?\s*\}?"
-)
 _NEXT_EQUATION = re.compile(r"\\q?quad\b(?=\s*\\?[A-Za-z][^=,\\]{0,12}=)")
 
 
@@ -118,8 +98,6 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
         return special
     if choice := parse_choice(text):
         return Named(f"choice {choice[0]}", parse_structure(choice[1], grouped))
-    if (reals := _ALL_REALS.fullmatch(text)) is not None:
-        text = f"\\mathbb{{R}}\\setminus\\{{{reals[1] or ''}\\}}"
     if "quad" in text:
         text = _NEXT_EQUATION.sub(",", text)
     if grouped:

@@ -24,7 +24,7 @@ _PLAIN_EXCLUDED = _PREFIXED.keys() - _NAMES.keys() | {"mg", "ms", "au", "ly", "p
 PERCENT: Unit = frozenset({("%", 1)})
 _CURRENCIES = {"$": "$", "€": "euro", "£": "pound"}
 _JOINTS = frozenset(["/", "^", "{", "}", "*", "$", "€", "£", "-", "∈", "."])
-_POWERS = {"square": 2, "squared": 2, "sq": 2, "cubic": 3, "cubed": 3, "cu": 3}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SPEED = re.compile(r"m/s(?:\^\{?2\}?)?")
 _PIECE = re.compile(
     r"[A-Za-z°ÅμΩ_]+|\^ ?\{? ?-? ?[0-9]+ ?\}?|(?<! )[0-9]|[/*. $-]|\\(?:[A-Za-z]+|[,;:! ])"
@@ -51,11 +51,7 @@ def read_unit(text: str) -> Unit | None:
             continue
         if word == "/" or lowered == "per":
             sign = -1
-        elif lowered in ("squared", "cubed"):
-            if not last:
-                return None
-            exponents[last] *= _POWERS[lowered]
-        elif lowered in ("square", "sq", "cubic", "cu") and position < len(text.rstrip(" .")):
+        elif lowered in _POWERS and position < len(text.rstrip(" .")):
             power = _POWERS[lowered]
         elif (digits := word.strip("^{} ").replace(" ", "")).lstrip("-").isdecimal():
             if not last or abs(exponents[last]) != 1:
@@ -69,12 +65,6 @@ def read_unit(text: str) -> Unit | None:
             exponents[name] += sign * power
             last, power = name, 1
     return frozenset(exponents.items()) if position == len(text) and exponents else None
-
-
-def is_currency(text: str) -> bool:
-    """Return whether a text is the name of a currency, which may stand before the number."""
-    unit = read_unit(text)
-    return unit is not None and unit <= {(name, 1) for name in ("$", "euro", "yen", "rupee")}
 
 
 def is_unit(word: str) -> bool:
