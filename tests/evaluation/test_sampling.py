@@ -102,7 +102,8 @@ def test_a_killed_evaluation_continues_to_the_same_result(tmp_path, dies_after):
     with (tmp_path / "samples.jsonl").open("ab") as file:
         file.write(b'{"benchmark": "evaluation", "problem": "4", "sam')  # cut off by the kill
     directory = Samples(tmp_path)
-    directory.read(repair=True)
+    directory.take_over()
+    directory.read()
     assert len(directory.responses) == dies_after
     second = Echo()
     assert run(second, directory) == expected
@@ -143,14 +144,11 @@ def test_responses_of_another_process_are_read_and_taken_over(tmp_path):
     shown, first, sampler = Samples(tmp_path), Samples(tmp_path), Echo()
     shown.read()
     assert (shown.responses, shown.grades) == (other.responses, other.grades)
-    first.read(repair=True)
+    first.take_over()
     assert [file.name for file in tmp_path.glob("*.1.jsonl")] == []
-    other.grades.clear()
-    other.responses.clear()
-    run(Echo(), other, count=1)  # the first has these already
+    first.read()
     assert run(sampler, first) == expected
     assert len(sampler.drawn) == 5
-    first.gather(last=True)
     assert len((tmp_path / "samples.jsonl").read_bytes().split(b"\n")) == 21
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from accelerate import PartialState
 from forked import call_in_ranks
 
 import rlobj
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.evaluation import team
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
@@ -56,6 +57,22 @@ def test_each_of_several_processes_returns_the_result_of_one(policy, tmp_path) -
     call_in_ranks(evaluated_in_a_process, 2, tmp_path)
     for rank in range(2):
         assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
+
+
+def waits_for_one_that_ends(rank: int, size: int, folder: str) -> None:
+    """Two processes meet; then the second is killed, and the first says that it waits in vain."""
+    processes = team.Team(alone=False)
+    processes.meet()
+    if rank:
+        os._exit(0)
+    with pytest.raises(RunError) as caught:
+        processes.meet()
+    (Path(folder) / "error").write_text(str(caught.value))
+
+
+def test_no_process_waits_for_one_that_has_ended(tmp_path) -> None:
+    call_in_ranks(waits_for_one_that_ends, 2, tmp_path)
+    assert "Start all of them again: they continue" in (tmp_path / "error").read_text()
 
 
 def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypatch) -> None:

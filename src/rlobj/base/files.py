@@ -69,18 +69,15 @@ def append_whole(path: Path, content: bytes, *, sync: bool = False) -> None:
             os.fsync(file.fileno())
 
 
-def json_lines(
-    path: Path, read: Callable[[Any], _Line], start: tuple[int, int] = (0, 0)
-) -> Iterator[tuple[tuple[int, int], _Line]]:
+def json_lines(path: Path, read: Callable[[Any], _Line]) -> Iterator[tuple[int, _Line]]:
     """The lines of a file of JSON, without one that a kill cut off at the end; none without a file.
 
     Args:
         path: the file.
         read: the value of a line -> what is yielded of it.
-        start: bytes and lines that are passed over.
 
     Yields:
-        Bytes and lines up to the end of a line, and what `read` returned.
+        Bytes up to the end of a line, and what `read` returned.
 
     Raises:
         DataError: a line is damaged.
@@ -88,18 +85,17 @@ def json_lines(
     """
     if not path.exists():
         return
-    end, number = start
+    end = 0
     with path.open("rb") as file:
-        file.seek(end)
-        for text in file:
+        for number, text in enumerate(file, 1):
             if not text.endswith(b"\n"):
                 return
-            end, number = end + len(text), number + 1
+            end += len(text)
             try:
                 line = read(parse_json(text.decode("utf-8", "surrogatepass")))
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 raise DataError(f"{path}:{number}: damaged, or not JSON ({error!r})") from error
-            yield (end, number), line
+            yield end, line
 
 
 def last_lines(log: Path) -> list[str]:

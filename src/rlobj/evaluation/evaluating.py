@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -33,11 +32,11 @@ from rlobj.evaluation.problem_sets import (
 from rlobj.evaluation.progress import followed
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
-from rlobj.evaluation.responses import open_keys, report, sample_and_grade
+from rlobj.evaluation.responses import open_keys, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.evaluation.team import Team
 from rlobj.installation import session
-from rlobj.runs.evaluation_samples import FORMAT, LOOK, Samples
+from rlobj.runs.evaluation_samples import FORMAT, Samples
 from rlobj.samplers.types import check_prompts
 from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.settings.presets import flattened
@@ -268,6 +267,8 @@ def _run(
             out = home / "evals" / _folder_name(source.name, settings)
         samples = Samples(out, team.rank)
         where = {} if samples.path is None else {"folder": str(nearby(samples.path))}
+        if team.size > 1:
+            where["processes"] = f"{team.size}; the progress is that of the first"
         policy = engine.facts["policy"]  # or its name, where that is a folder of the cache
         policy = policy if source.name in policy else policy.replace(str(model), source.name)
         callback.ready({**engine.facts, "policy": policy, **where})
@@ -278,7 +279,7 @@ def _run(
         try:
             _evaluate(samples, engine, sets, held, team, callback)
         except KeyboardInterrupt:
-            samples.gather()
+            samples.read()
             callback.interrupted(len(samples.responses), sum(s.total for s in sets))
             raise
     team.meet()
@@ -402,7 +403,8 @@ def _begin(
     """
     stored = samples.settings()
     if stored:
-        samples.read(repair=True)
+        samples.take_over()
+        samples.read()
     if samples.responses:
         require_same(samples.path, stored, settings)
     else:  # nothing was sampled under the stored settings
@@ -428,7 +430,7 @@ def _evaluate(
     team: Team,
     callback: EvaluationCallback,
 ) -> None:
-    """Sample and grade the missing responses; the first process waits for those of the others."""
+    """Sample and grade the missing responses; the first process takes over those of the others."""
     if team.rank:
         samples.read()
     todo = [(s, open_keys(samples, s.name, s.problems, s.count)) for s in sets]
@@ -457,9 +459,7 @@ def _evaluate(
                 keys=team.share(keys),
                 conversations=held[problem_set.name],
             )
-    for problem_set, keys in [] if team.rank else todo:
-        while not samples.grades.keys() >= {*keys}:
-            time.sleep(LOOK)
-            samples.gather()
-            report(samples, problem_set.name, problem_set.total, callback)
-    samples.gather(last=True)
+    team.meet()
+    if not team.rank:
+        samples.take_over()
+        samples.read()

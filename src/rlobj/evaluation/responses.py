@@ -54,11 +54,12 @@ def sample_and_grade(
         conversations: draws responses of several turns; None = a response is one turn.
     """
     samples, callback = samples or Samples(), callback or EvaluationCallback()
-    by_id, total = {problem.id: problem for problem in problems}, len(problems) * count
-    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, callback)
-    grade(())
+    by_id = {problem.id: problem for problem in problems}
     if keys is None:
         keys = open_keys(samples, benchmark, problems, count)
+    total = len(keys) + sum(key[0] == benchmark for key in samples.grades)
+    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, callback)
+    grade(())
     for part in blocks_of(keys, block):
         if missing := [key for key in part if key not in samples.responses]:
             seeds = [derive_seed(seed, *key) for key in missing]
@@ -101,7 +102,7 @@ def _store(
     if key not in samples.responses:
         no_ids: Any = {"prompt": (), "tokens": (), "logprobs": ()}
         samples.add({key: replace(response, **no_ids, id=key[2], seed=seeds[index])})
-        callback.sampled(key[0], 1 + samples.gather()[key[0]])
+        callback.sampled(key[0], 1)
 
 
 def grade_stored(
@@ -124,15 +125,15 @@ def grade_stored(
         callback: receives `graded`, before any is graded and afterwards.
         keys: of the responses.
     """
-    report(samples, benchmark, total, callback)
+    _report(samples, benchmark, total, callback)
     if waiting := [key for key in keys if key not in samples.grades]:
         responses = [samples.responses[key] for key in waiting]
         grades = grades_of(grader, responses, [problems[key[1]] for key in waiting], "graded")
         samples.grade(dict(zip(waiting, grades, strict=True)))
-        report(samples, benchmark, total, callback)
+        _report(samples, benchmark, total, callback)
 
 
-def report(samples: Samples, benchmark: str, total: int, callback: EvaluationCallback) -> None:
+def _report(samples: Samples, benchmark: str, total: int, callback: EvaluationCallback) -> None:
     """Say how many responses of a benchmark are graded and right."""
     graded = [grade.correct for key, grade in samples.grades.items() if key[0] == benchmark]
     judged = any(verdict is not None for verdict in graded)

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from rlobj.base.errors import Argument, ConfigError, counted
+from rlobj.base.errors import Argument, ConfigError, RunError, counted, reported
 from rlobj.base.launched import absent_variables, started_processes
 
-WAIT = timedelta(days=7)
-"""How long a process waits for the others."""
+WAIT = timedelta(days=1)
+"""How long a process waits for others that are slower. It does not wait for one that has ended."""
 _Key = TypeVar("_Key")
 
 
@@ -41,9 +41,16 @@ class Team:
             self.rank, self.size = self._state.process_index, self._state.num_processes
 
     def meet(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes are here.
+
+        Raises:
+            RunError: one of them has ended.
+        """
         if self.size > 1:
-            self._state.wait_for_everyone()
+            what = "the other processes of the evaluation cannot be reached"
+            advice = ". Start all of them again: they continue from what is stored"
+            with reported(RunError, what, RuntimeError, advice=advice):
+                self._state.wait_for_everyone()
 
     def share(self, keys: Sequence[_Key]) -> Sequence[_Key]:
         """Those for this process: one of `size` neighbours, so that all take equally long."""
@@ -55,7 +62,10 @@ class Team:
 
 
 def _joined() -> Any:
-    """Accelerate's state of the processes, each with a GPU of its own if there are GPUs."""
+    """Accelerate's state of the processes, each with a GPU of its own if there are GPUs.
+
+    They meet on CPUs: Gloo notices at once when one of them has ended.
+    """
     from accelerate import PartialState
     from accelerate.utils import patch_environment
 
@@ -67,7 +77,9 @@ def _joined() -> Any:
             "its own. Use ",
             Argument("processes", gpus),
         )
+    if gpus:
+        torch.cuda.set_device(place)
     # Otherwise Accelerate opens DeepSpeed where its launcher names it, and sets the threads.
     variables = {"ACCELERATE_USE_DEEPSPEED": "false", "OMP_NUM_THREADS": torch.get_num_threads()}
     with patch_environment(**variables):
-        return PartialState(cpu=not gpus, timeout=WAIT)
+        return PartialState(cpu=True, timeout=WAIT)

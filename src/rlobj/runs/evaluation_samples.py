@@ -2,7 +2,7 @@
 
 `runs.layout` lists the files. A line belongs to (benchmark, problem, sample). A last line that a
 crash cut off is ignored. Of several processes, the first writes these files. Process 1 appends to
-samples.1.jsonl and grades.1.jsonl, and so on; the first moves their lines to its own files.
+samples.1.jsonl and grades.1.jsonl, and so on; in the end the first moves their lines to its own.
 
 A response and its grade are kept apart: a response is expensive and final, and a grade can be
 computed again.
@@ -14,11 +14,8 @@ import contextlib
 import json
 import math
 import os
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,15 +32,11 @@ from rlobj.runs.layout import (
     PROBLEMS_FILE,
     SAMPLES_FILE,
     SETTINGS_FILE,
-    files_of_processes,
-    process_file,
 )
 from rlobj.samplers import Response
 
 FORMAT = 1
 """Of the files of an evaluation, in its settings. Another one is refused."""
-LOOK = 1.0
-"""Seconds between two looks at what other processes have stored."""
 Key = tuple[str, str, int]
 """(benchmark, problem id, sample)."""
 Line = TypeVar("Line")
@@ -70,8 +63,6 @@ class Samples:
         self.grades: dict[Key, Graded] = {}
         self._settings: dict[str, Any] = {}
         self._problems: dict[str, list[Problem]] = {}
-        self._read: dict[str, tuple[int, int]] = {}
-        self._looked = 0.0
 
     @classmethod
     def open(cls, path: Path | str) -> Samples:
@@ -149,7 +140,6 @@ class Samples:
         if self.path is None:
             return self._problems
         problems: dict[str, list[Problem]] = {}
-        self._read.pop(PROBLEMS_FILE, None)
         names = ("problem", "prompt", "answer", "extra")
         for benchmark, problem in self._lines(
             PROBLEMS_FILE,
@@ -171,66 +161,48 @@ class Samples:
 
     # Responses and grades.
 
-    def read(self, *, repair: bool = False) -> None:
-        """Read all responses and grades; grades without a response are dropped.
+    def read(self) -> None:
+        """Read all responses and grades, also those of other processes.
 
-        A second call reads only what was added since.
-
-        Args:
-            repair: cut off a last line that a crash left incomplete, and take over what other
-                processes left. Only with the lock held.
+        Grades without a response are dropped.
 
         Raises:
             DataError: a damaged line.
-            RunError: the disk refused.
         """
-        for name in [*([] if repair else self._others(SAMPLES_FILE)), SAMPLES_FILE]:
+        for name in self._files(SAMPLES_FILE):
             for key, response in self._lines(name, _response):
                 self.responses.setdefault(key, response)
-        for name in [*([] if repair else self._others(GRADES_FILE)), GRADES_FILE]:
+        for name in self._files(GRADES_FILE):
             for key, grade in self._lines(name, _grade):
                 if key in self.responses:
                     self.grades[key] = grade
-        if repair and self.path is not None:
-            for name in (SAMPLES_FILE, GRADES_FILE):
-                if (file := self.path / name).exists():
-                    os.truncate(file, self._read.get(name, (0, 0))[0])
-            self.gather(last=True)
 
-    def gather(self, *, last: bool = False) -> Counter[str]:
-        """Take over what other processes have stored; the first process does it, once in a second.
+    def take_over(self) -> None:
+        """Move the lines of all processes to the files of the first, which calls this.
 
-        Args:
-            last: do it now. They store no more, and their files are deleted.
-
-        Returns:
-            The number of new responses of each benchmark.
+        The lock is held, and no process stores anything. A last line that a crash cut off goes.
 
         Raises:
-            DataError: a damaged line.
             RunError: the disk refused.
         """
-        if self.rank or (time.monotonic() < self._looked + LOOK and not last):
-            return Counter()
-        self._looked = time.monotonic()
-        grades = dict(self._of_others(GRADES_FILE, _grade))  # first: each of them has its response
-        responses = dict(self._of_others(SAMPLES_FILE, _response))
-        new = {key: response for key, response in responses.items() if key not in self.responses}
-        self.add(new)
-        ungraded = self.responses.keys() - self.grades.keys()
-        self.grade({key: grade for key, grade in grades.items() if key in ungraded})
-        if last and self.path is not None:
-            for name in [*self._others(SAMPLES_FILE), *self._others(GRADES_FILE)]:
-                (self.path / name).unlink()
-                self._read.pop(name, None)
-        return Counter(benchmark for benchmark, _, _ in new)
+        if self.path is None:
+            return
+        for name in (SAMPLES_FILE, GRADES_FILE):
+            with reported(RunError, f"cannot write {self.path / name}", OSError):
+                for file in map(self.path.joinpath, self._files(name)):
+                    lines, _, cut_off = file.read_bytes().rpartition(b"\n")
+                    if file.name != name:
+                        append_whole(self.path / name, lines + b"\n" * bool(lines), sync=True)
+                        file.unlink()
+                    elif cut_off:
+                        os.truncate(file, file.stat().st_size - len(cut_off))
 
-    def _others(self, name: str) -> list[str]:
-        """The files of the other processes."""
-        return [] if self.path is None else files_of_processes(self.path, name)
-
-    def _of_others(self, name: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
-        return chain.from_iterable(self._lines(file, read) for file in self._others(name))
+    def _files(self, name: str) -> list[str]:
+        """The names of a file and of those of the same kind that processes 1, 2, ... append to."""
+        if self.path is None:
+            return []
+        others = sorted(file.name for file in self.path.glob(name.replace(".", ".*.")))
+        return [*([name] if (self.path / name).exists() else []), *others]
 
     def add(self, responses: Mapping[Key, Response]) -> None:
         """Add responses; the file has them when this returns.
@@ -267,22 +239,18 @@ class Samples:
     def _append(self, name: str, lines: Iterable[Mapping[str, Any]]) -> None:
         if self.path is None:
             return
-        path = self.path / process_file(name, self.rank)
+        path = self.path / (name.replace(".", f".{self.rank}.") if self.rank else name)
         content = "".join(map(_line, lines)).encode("utf-8", "surrogatepass")
         with reported(RunError, f"cannot write {path}", OSError):
             append_whole(path, content)
 
     def _lines(self, name: str, read: Callable[[dict[str, Any]], Line]) -> Iterator[Line]:
-        """The complete lines of a file that were not read yet, each as `read` reads it.
+        """The complete lines of a file, each as `read` reads it.
 
         Raises:
             DataError: a damaged line.
         """
-        if self.path is not None:
-            start = self._read.get(name, (0, 0))
-            for end, line in json_lines(self.path / name, read, start):
-                self._read[name] = end
-                yield line
+        return (line for _, line in json_lines(self.path / name, read)) if self.path else iter(())
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -70,16 +70,6 @@ def rank_table(run: Path, step: int, rank: int) -> Path:
     return run / "tables" / f"{step_name(step)}-rank-{rank}.parquet"
 
 
-def process_file(name: str, rank: int) -> str:
-    """The name of a file of an evaluation that a process appends to."""
-    return name.replace(".", f".{rank}.") if rank else name
-
-
-def files_of_processes(folder: Path, name: str) -> list[str]:
-    """The names of the files that processes 1, 2, ... of an evaluation append to."""
-    return sorted(file.name for file in folder.glob(name.replace(".", ".*.")))
-
-
 def named_folder(path: Path) -> Path:
     """The folder that names a run: the run's, or that of the trainer for its record `_rlobj`."""
     path = path.resolve()

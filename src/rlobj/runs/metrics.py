@@ -64,9 +64,9 @@ def read_metrics(run: Path, progress: Progress = lambda done, total: None) -> li
     """
     file, lines = run / METRICS_FILE, []
     with reported(ConfigError, f"cannot read {file}", OSError):
-        for (end, number), line in json_lines(file, _numbers):
+        for end, line in json_lines(file, _numbers):
             lines.append(line)
-            if number % 100 == 0:
+            if len(lines) % 100 == 0:
                 progress(end, file.stat().st_size)
     return lines
 
