@@ -3,7 +3,7 @@
 
 /* mask: 1 for the rows that the filter finds; inside: 1 for those of its steps. */
 const chosen = { mask: null, inside: null, narrowed: false };
-const fields = new Map(); // by key of the state: {read, show}, and {prepare} of a range
+const fields = new Map(); // by key of the state: {read, show}
 let whole = null; // the text of each response whose tokens are all there
 let turns = 0; // number of the newest filter; older ones end when they notice
 
@@ -71,27 +71,15 @@ function keepText(text) {
   for (let row = 0; row < store.size; row++) chosen.mask[row] &= found[row];
 }
 
-/* How many tokens of the page are found; and of steps with all their tokens, how many spurious ones. */
+/* How many tokens of the page are found. */
 function showCount() {
   const [found, all] = [chosen.mask, chosen.inside].map((mask) => mask.reduce((sum, each) => sum + each, 0));
   byId("matches").hidden = !chosen.narrowed || !found;
   byId("found").textContent = `${number(all)} tokens of this page`;
   if (!chosen.narrowed) return;
   const responses = store.responses.filter(({ start, end }) => chosen.mask.subarray(start, end).includes(1));
-  const lines = [`${number(found)} of ${number(all)} tokens of this page (${percent(found / all)})`];
-  lines[0] += ` in ${number(responses.length)} response${responses.length === 1 ? "" : "s"}`;
-  if (store.has("spurious") && store.updates.filter(inRange).every(({ whole }) => whole)) {
-    const [spurious, counts] = [column("spurious"), { right: 0, caught: 0, all: 0 }];
-    for (let row = 0; row < store.size; row++) {
-      if (chosen.inside[row] && spurious[row] === 1) counts.all++;
-      if (chosen.mask[row] && spurious[row] === 1) counts.caught++;
-      if (chosen.mask[row] && spurious[row] === 0) counts.right++;
-    }
-    const { right, caught } = counts;
-    if (right + caught) lines.push(`precision ${percent(caught / (right + caught))}`);
-    if (counts.all) lines.push(`recall ${percent(caught / counts.all)}`);
-  }
-  byId("found").textContent = lines.join(" · ");
+  const text = `${number(found)} of ${number(all)} tokens of this page (${percent(found / all)})`;
+  byId("found").textContent = `${text} in ${number(responses.length)} response${responses.length === 1 ? "" : "s"}`;
 }
 
 /* Go to the nearest match after or before the token that is shown. */
@@ -113,26 +101,16 @@ function buildRange(name) {
     const select = make("select", { "aria-label": label });
     choices(select, [["", "any"], ["1..", "yes"], ["..0", "no"]], "");
     box.append(select);
-    return { read: () => select.value, show: (text) => (select.value = text), prepare() {} };
+    return { read: () => select.value, show: (text) => (select.value = text) };
   }
   const ends = ["least", "most"].map((end) =>
-    make("input", { type: "number", step: "any", placeholder: " ", "aria-label": `${end} ${label}` }),
+    make("input", { type: "number", step: "any", "aria-label": `${end} ${label}` }),
   );
   box.append(make("span", { class: "ends" }, ends[0], "–", ends[1]));
   return {
     read: () => (ends.some(({ value }) => value) ? ends.map(({ value }) => value).join("..") : ""),
     show: (text) => ([ends[0].value, ends[1].value] = text.includes("..") ? text.split("..") : ["", ""]),
-    prepare: () => extremes(column(name)).forEach((end, i) => (ends[i].placeholder = number(end))),
   };
-}
-
-function extremes(values) {
-  let [low, high] = [Infinity, -Infinity];
-  for (const value of values) {
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return [low, high];
 }
 
 /* Before the columns are read, so that nothing moves when they are. */

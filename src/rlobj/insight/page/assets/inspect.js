@@ -27,13 +27,6 @@ async function start() {
   window.addEventListener("popstate", () => go(readAddress()));
   darkness.addEventListener("change", () => refresh(["theme"]));
   refresh([]);
-  for (const name of new Set([...RANGED, ...store.names])) {
-    await idle();
-    await load([name]);
-    fields.get(rangeOf(name))?.prepare();
-  }
 }
-
-const idle = () => new Promise((done) => (window.requestIdleCallback ?? ((act) => setTimeout(act)))(done, { timeout: 100 }));
 
 start();

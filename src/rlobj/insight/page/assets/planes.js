@@ -7,17 +7,14 @@ const PLANES = {
     x: { name: "prob", title: "prob", log: true, bins: 44 },
     y: { name: "entropy", title: "entropy", unit: "nats", log: true, bins: 30 },
   },
-  surprisal: {
-    title: "surprisal × advantage",
-    x: { name: "surprisal", title: "surprisal", unit: "nats", bins: 44 },
+  advantage: {
+    title: "probability × advantage",
+    x: { name: "prob", title: "prob", log: true, bins: 44 },
     y: { name: "advantage", title: "advantage", bins: 31 },
   },
 };
-/* The same bound on another column: the function, and whether it turns < into >. */
-const SAME = {
-  prob: { surprisal: [(v) => Math.exp(-v), true], logprob: [Math.exp, false] },
-  surprisal: { prob: [(v) => -Math.log(v), true], logprob: [(v) => -v, true] },
-};
+/* A bound on another column as one on the probability. */
+const AS_PROB = { surprisal: (v) => Math.exp(-v), logprob: Math.exp };
 /* The choices that the page has numbers for: a run in another trainer knows no gradient norms. */
 const HEATS = {
   ...(store.has("gradient_norm") && { mean: ["mean gradient norm", ({ mean }, key) => mean("gradient_norm", key)] }),
@@ -64,25 +61,18 @@ function countBins(plane) {
   return { ...found, bins, keys };
 }
 
-/* The bounds of the rules on the columns of the plane: {axis, at, below, text}. */
+/* The bounds of the rules on the columns of the plane: {axis, at, text, label}; of a
+   cut, one for each update. */
 function bounds() {
   const found = [];
   for (const { field, parts } of about.rules) {
     for (const part of parts) {
       for (const { text, column: name, value, below } of part.bounds) {
-        for (const axis of ["x", "y"]) {
-          const own = name === drawn[axis].name ? [(v) => v, false] : null;
-          const [change, turns] = own ?? SAME[drawn[axis].name]?.[name] ?? [];
-          const cuts = !change ? [] : value !== null ? [value] : text === part.text ? cutsOf(part, name, below) : [];
-          if (!cuts.length) continue;
-          const cut = cuts.reduce((sum, each) => sum + each, 0) / cuts.length;
-          const ends = [Math.min(...cuts), Math.max(...cuts)].map(number).join(" to ");
-          const { unit } = COLUMNS.find((column) => column.name === name) ?? {};
-          const far = unit ? `${number(cut)} ${unit}` : number(cut);
-          const span = value === null && cuts.length > 1 ? ` (${ends} by update; the line is the mean, ${far})` : "";
-          const line = { axis, at: drawn[axis].at(change(cut)), below: below !== turns };
-          found.push({ ...line, label: visible(text, 32), text: `${field}: ${visible(text, 200)}${span}` });
-        }
+        const axis = name === drawn.y.name ? "y" : "x";
+        const change = name === drawn[axis].name ? (v) => v : AS_PROB[name];
+        const cuts = !change ? [] : value !== null ? [value] : text === part.text ? cutsOf(part, name, below) : [];
+        const line = { axis, text: `${field}: ${visible(text, 200)}` };
+        cuts.forEach((cut, i) => found.push({ ...line, at: drawn[axis].at(change(cut)), label: i ? "" : visible(text, 40) }));
       }
     }
   }
@@ -146,18 +136,17 @@ function drawPlane() {
     };
   };
   const chart = chartIn(byId("plane-chart"));
-  const label = ({ axis: name, at, label: formatter }) => ({ [`${name}Axis`]: at, label: { formatter, ...paper, ...placeOfLabel(name, at) } });
+  const label = ({ axis: name, at, label: formatter }) => ({ [`${name}Axis`]: at, label: { show: Boolean(formatter), formatter, ...paper, ...placeOfLabel(name, at) } });
   const series = {
     type: "custom", clip: true, data: cells, encode: { x: [0, 1], y: [2, 3] }, renderItem,
     markLine: { symbol: "none", silent: true, lineStyle: { color: mark, type: "dashed", width: 1.5 }, data: lines.map(label) },
-    markArea: { silent: true, itemStyle: { color: mark, opacity: 0.1 }, data: lines.length ? [regionOf(lines)] : [] },
   };
   const grid = { left: 70, right: 20, top: 26, bottom: 48 };
   const shown = { ...tooltip, formatter: ({ data }) => describe(data[4], "\n") };
   chart.setOption({ animation: false, textStyle, grid, tooltip: shown, xAxis: of(x, 28), yAxis: of(y, 48), series }, true);
   chart.off("click");
   chart.on("click", ({ data }) => go({ cell: `${data[4]}` }));
-  const rule = `Dashed lines are the bounds of ${lines.map(({ text }) => text).join("; ")}. `;
+  const rule = `Dashed lines are the bounds of ${[...new Set(lines.map(({ text }) => text))].join("; ")}. `;
   byId("region").textContent = `${lines.length ? rule : ""}Cells with a frame have touched tokens.${heats.length < keys.length ? " Cells without a colour have no judged token." : ""}`;
   drawCell();
 }
@@ -167,17 +156,6 @@ function placeOfLabel(name, at) {
   if (name === "y") return { position: "insideEndBottom" };
   const right = at > (drawn.x.low + drawn.x.high) / 2;
   return { position: "end", align: right ? "right" : "left" };
-}
-
-/* The rectangle within all bounds. */
-function regionOf(lines) {
-  const [x, y] = [drawn.x, drawn.y].map(({ low, high }) => [low, high]);
-  for (const { axis: name, at, below } of lines) {
-    const ends = name === "x" ? x : y;
-    if (below) ends[1] = Math.min(ends[1], at);
-    else ends[0] = Math.max(ends[0], at);
-  }
-  return [{ xAxis: x[0], yAxis: y[0] }, { xAxis: x[1], yAxis: y[1] }];
 }
 
 const heatText = (heat) => {
@@ -211,7 +189,7 @@ function buildPlanes() {
   byId("heat").addEventListener("change", (event) => go({ heat: event.target.value }));
   explainRows(byId("cell-tokens"));
   const parts = about.rules.flatMap((rule) => rule.parts.map((part) => part.column));
-  const names = ["prob", "surprisal", "entropy", "advantage", "gradient_norm", ...parts];
+  const names = ["prob", "entropy", "advantage", "gradient_norm", ...parts];
   on("plane heat mask theme", loaded(drawPlane, names), "planes");
   on("cell", drawCell, "planes");
 }

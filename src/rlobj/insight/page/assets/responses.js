@@ -20,40 +20,34 @@ function countIn({ start, end }, test) {
 }
 
 /* The update and the group of the state, or those with the most touched tokens that have a gradient,
-   of an update with all its tokens if one has touched tokens. */
+   of an update with all its tokens if there is one. */
 function asked() {
   const [touched, advantage] = [touchedTest(), column("advantage")];
   const acted = (row) => touched(row) && advantage[row] !== 0;
-  const most = (list, key) => list.reduce((a, b) => (b[key] > a[key] ? b : a), list[0]);
-  const inStep = store.updates.filter(({ step }) => `${step}` === state.step);
-  const pools = [store.updates.filter(({ whole }) => whole), store.updates];
-  const holding = pools.map((updates) => updates.filter((update) => countIn(update, touched)));
-  const among = [inStep, ...holding, ...pools].find((updates) => updates.length);
-  const counted = among.map((update) => ({ ...update, acted: countIn(update, acted) }));
-  const named = counted.find(({ update }) => `${update}` === state.update && inStep.length);
-  const shown = { update: named ?? most(counted, "acted"), groups: new Map() };
-  for (const response of store.responses.filter(isOf(shown.update))) {
+  const most = (list) => list.reduce((a, b) => (b.acted > a.acted ? b : a), list[0]);
+  const counted = store.updates.map((update) => ({ ...update, acted: countIn(update, acted) }));
+  const inStep = counted.filter(({ step }) => `${step}` === state.step);
+  const whole = counted.filter((update) => update.whole);
+  const among = [inStep, whole, counted].find((updates) => updates.length);
+  const update = inStep.find((each) => `${each.update}` === state.update) ?? most(among);
+  const groups = new Map();
+  for (const response of store.responses.filter(isOf(update))) {
     const id = `${response.group}`;
-    const group = shown.groups.get(id) ?? { id, touched: 0, acted: 0, matches: 0, responses: [] };
-    shown.groups.set(id, group);
+    const group = groups.get(id) ?? { id, acted: 0, touched: 0, matches: 0, responses: [] };
+    groups.set(id, group);
     group.responses.push(response);
-    group.touched += countIn(response, touched);
     group.acted += countIn(response, acted);
+    group.touched += countIn(response, touched);
     if (chosen.narrowed) group.matches += countIn(response, (row) => chosen.mask[row]);
   }
-  const key = chosen.narrowed ? "matches" : shown.update.acted ? "acted" : "touched";
-  shown.group = shown.groups.get(state.group) ?? most([...shown.groups.values()], key);
-  return shown;
+  return { update, groups, group: groups.get(state.group) ?? most([...groups.values()]) };
 }
 
 function drawChoices({ update, group, groups }) {
-  const kinds = new Map(store.updates.map(({ step, whole }) => [step, whole]));
-  const steps = [...kinds].map(([step, whole]) => [step, whole ? `${step}, all tokens` : `${step}`]);
-  if (byId("step").options.length !== steps.length) choices(byId("step"), steps);
-  byId("step").value = update.step;
+  const steps = new Map(store.updates.map(({ step, whole }) => [step, whole ? `${step}, all tokens` : step]));
+  choices(byId("step"), [...steps], update.step);
   const updates = store.updates.filter(({ step }) => step === update.step);
   choices(byId("update"), updates.map((each) => [each.update, each.update]), update.update);
-  byId("update").disabled = updates.length < 2;
   const options = [...groups.values()].map(({ id, touched, matches }) => {
     const counts = [touched && sure(update) && `${number(touched)} touched`, matches && `${number(matches)} found`];
     return [id, [id, ...counts.filter(Boolean)].join(" · ")];
@@ -186,11 +180,6 @@ function move(event) {
   go(placeOf(next));
 }
 
-function toGroup(by) {
-  const option = byId("group").options[byId("group").selectedIndex + by];
-  if (option) go({ group: option.value, at: "" });
-}
-
 function buildResponses() {
   const colours = COLUMNS.map(({ name }) => [name, visible(name.replaceAll("_", " "), 40)]);
   choices(byId("color"), colours, state.color);
@@ -200,8 +189,6 @@ function buildResponses() {
   change("update", { group: "", at: "" });
   change("group", { at: "" });
   change("color");
-  byId("previous-group").addEventListener("click", () => toGroup(-1));
-  byId("next-group").addEventListener("click", () => toGroup(1));
   const container = byId("group-responses");
   container.addEventListener("keydown", move);
   container.addEventListener("click", ({ target }) => {

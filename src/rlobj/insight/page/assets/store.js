@@ -10,7 +10,7 @@
 //                                    of the run's rules holds: 1, 0, or 2 = not known
 //   store.values(name)               the different texts of a column, maybe with null among them
 //   store.text(row)                  the token's text ("text" must be loaded)
-//   store.has(name), store.names     columns of the page; and surprisal, which is −logprob
+//   store.has(name), store.names     columns of the page
 //   store.updates                    [{step, update, start, end, whole}], rows start to end - 1
 //   store.responses                  [{step, update, group, response, start, end, whole}]; whole ones
 //                                    may have no rows
@@ -27,7 +27,6 @@ function openStore() {
   const updates = [], responses = [];
 
   const once = (map, key, make) => map.get(key) ?? (map.set(key, make()), map.get(key));
-  const source = (name) => (name === "surprisal" ? "logprob" : name);
 
   async function decode(name) {
     const { type, element, values } = meta.columns[name];
@@ -42,7 +41,7 @@ function openStore() {
   }
 
   async function load(names) {
-    const wanted = [...KEYS, ...names.map(source)];
+    const wanted = [...KEYS, ...names];
     for (const name of wanted) if (!meta.columns[name]) throw new Error(`the page has no column '${name}'`);
     await Promise.all(wanted.map((name) => once(loading, name, () => decode(name))));
     if (!responses.length) arrange();
@@ -79,14 +78,12 @@ function openStore() {
   }
 
   function column(name) {
-    if (name === "surprisal") return once(wide, name, () => mine("logprob").map((x) => -x));
     if (meta.columns[name]?.per !== "response") return mine(name);
     return once(wide, name, () => spread(mine(name)));
   }
 
   const names = new Set(Object.keys(meta.columns));
   names.delete("start");
-  if (names.has("logprob")) names.add("surprisal");
   return {
     size, meta, load, column, updates, responses,
     names: [...names],

@@ -18,50 +18,39 @@ function subject() {
   return ["tokens of this page", (row) => mask[row]];
 }
 
-/* Counts and means of rows by token text, and the clauses that fired, by their numbers. */
+/* Counts and means of rows by token text, with the effects and the clauses that fired. */
 function byText(wanted) {
-  const [codes, effects, clauses] = ["text", "effect", "clause"].map(column);
-  const causes = new Map(); // "effect clause" as places in their lists -> {number, text}
-  const of = []; // by text: its causes
-  const causeOf = (row) => {
-    const [effect, clause] = [word("effect", row) ?? "untouched", word("clause", row)];
-    const key = `${effects[row]} ${clauses[row]}`;
-    if (!causes.has(key)) causes.set(key, { effect, text: clause && `${effect} by ${clause}` });
-    return causes.get(key);
-  };
+  const codes = column("text");
+  const causes = new Map(); // text -> Set of its causes
   const key = (row) => {
     if (!wanted(row)) return -1;
-    (of[codes[row]] ??= new Set()).add(causeOf(row));
+    const [effect, clause] = [word("effect", row) ?? "untouched", word("clause", row)];
+    if (!causes.has(codes[row])) causes.set(codes[row], new Set());
+    causes.get(codes[row]).add(clause ? `${effect} by ${clause}` : effect);
     return codes[row];
   };
   const found = tally(valuesOf("text").length, key, AVERAGED);
   const total = found.tokens.reduce((sum, each) => sum + each, 0);
-  const ruled = [...causes.values()].filter(({ text }) => text);
-  const nameOf = (cause) => cause.effect + (ruled.length > 1 && cause.text ? ` by ${ruled.indexOf(cause) + 1}` : "");
-  const lines = valuesOf("text").flatMap((text, code) => {
-    const tokens = found.tokens[code];
-    if (!tokens) return [];
+  const lines = [...causes].map(([code, by]) => {
+    const [tokens, spurious] = [found.tokens[code], percent(found.mean("spurious", code))];
     const means = Object.fromEntries(AVERAGED.map((name) => [name, number(found.mean(name, code), true)]));
-    const by = [...of[code]].map(nameOf).join("; ");
-    const spurious = percent(found.mean("spurious", code));
-    return { text, count: tokens, ...means, tokens: number(tokens), share: percent(tokens / total), spurious, by };
+    const counts = { count: tokens, tokens: number(tokens), share: percent(tokens / total) };
+    return { text: valuesOf("text")[code], ...means, ...counts, spurious, by: [...by].join("; ") };
   });
-  return [lines.sort((a, b) => b.count - a.count), ruled.map(({ text }) => text)];
+  return lines.sort((a, b) => b.count - a.count);
 }
 
 function drawTokens() {
   const [what, wanted] = subject();
-  const [lines, clauses] = byText(wanted);
-  const legend = clauses.map((text, i) => make("div", { class: "clause" }, `${clauses.length > 1 ? `${i + 1}  ` : ""}${visible(text, 500)}`));
+  const lines = byText(wanted);
   const heads = Object.values(TITLES).map((title) => make("th", { scope: "col" }, title));
-  const caption = make("caption", {}, `${number(lines.length)} texts of ${what}`, ...legend);
+  const caption = make("caption", {}, `${number(lines.length)} texts of ${what}`);
   const body = make("tbody");
   byId("texts").replaceChildren(caption, make("thead", {}, make("tr", {}, ...heads)), body);
   growing(body, byId("more-texts"), lines, (line) => {
     const link = make("a", { class: "piece", href: addressOf({ text: `"${line.text}"` }) }, spaced(line.text, 24));
     const numbers = Object.keys(TITLES).slice(1, -1).map((name) => make("td", {}, line[name]));
-    const by = make("td", { class: "by one-line", title: visible(line.by, 500) }, visible(line.by, 70));
-    return make("tr", {}, make("th", { scope: "row" }, link), ...numbers, by);
+    return make("tr", {}, make("th", { scope: "row" }, link), ...numbers, make("td", { class: "by" }, visible(line.by, 500)));
   });
   listTokens(byId("in-context"), rowsWith(wanted));
 }
