@@ -75,15 +75,6 @@ def rollout() -> tuple[rlobj.TokenBatch, list[tuple[list[int], list[int]]]]:
     return table, sequences
 
 
-def scored_table() -> rlobj.TokenBatch:
-    """A table whose scores are the same everywhere, so that selections can be compared exactly."""
-    table, _ = rollout()
-    generator = torch.Generator().manual_seed(2)
-    logprobs = -12 * torch.rand(len(table), generator=generator)
-    entropy = torch.rand(len(table), generator=generator).round(decimals=1)  # with ties
-    return table.replace(logprobs=logprobs, entropy=entropy)
-
-
 def members(parallel: Parallel, step: int) -> list[int]:
     """The responses of this rank: all of them on the first in step 0, then whole groups."""
     size, groups = 1 if step == 0 else parallel.size, RESPONSES // GROUP
@@ -168,10 +159,6 @@ class Session:
         if self.parallel.rank == 0:
             torch.save({"weights": weights, "moments": moments}, path)
 
-    def restore_moments(self, moments: dict[str, dict[str, Tensor]]) -> None:
-        for name, parameter in self.model.named_parameters():
-            self.parallel.set_moments(parameter, moments[name])
-
 
 def train(parallel: Parallel, folder: Path, strategy: str, mishaps: bool) -> dict[str, Any]:
     """Make five good steps, with optional bad steps after the second."""
@@ -197,19 +184,6 @@ def mishap(session: Session, spoil: Callable[[int], float], apply: bool = True) 
     return {"norm": norm, "changed": session.digest() != before}
 
 
-def selected(parallel: Parallel) -> list[list[float]]:
-    """Return the plan's token weights of each response, for a table given in parts."""
-    table = scored_table().select(members(parallel, 1))
-    parts = [
-        list(range(i, min(i + 3, len(table.lengths)))) for i in range(0, len(table.lengths), 3)
-    ]
-    tables = [table.select(part, index) for index, part in enumerate(parts)]
-    plan = OBJECTIVE.plan(tables, OBJECTIVE.init(), parallel.comm)
-    rows = [w.split(t.lengths.tolist()) for w, t in zip(plan.weights, tables, strict=True)]
-    mine = [row.tolist() for part in rows for row in part]
-    return [row for rank in parallel.comm.gather(mine) for row in rank]
-
-
 def variants(build: Build) -> dict[str, Any]:
     """Make two updates of other kinds of policies, with and without half precision."""
     import peft
@@ -224,13 +198,8 @@ def variants(build: Build) -> dict[str, Any]:
         model.gradient_checkpointing_enable()
         return model
 
-    def frozen() -> Any:
-        model = tiny_policy(tied=False)
-        model.lm_head.requires_grad_(False)
-        return model
-
     results: dict[str, Any] = {}
-    kinds = {"untied, recomputing": recomputing, "frozen head": frozen, "adapters": adapted}
+    kinds = {"untied, recomputing": recomputing, "adapters": adapted}
     for name, make in kinds.items():
         parallel = build(None)
         session = Session(parallel, make())
@@ -332,7 +301,6 @@ def trainings(build: Build, folder: Path, strategy: str, mishaps: bool = True) -
     """All trainings with a strategy."""
     parallel = build(None)
     results = train(parallel, folder, strategy, mishaps)
-    results["selected"] = selected(parallel)
     parallel.close()
     return {**results, "variants": variants(build)}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, metrics, optimizer_of, ranks, same, weights, write_config
+from runs import distance, metrics, optimizer_of, same, weights
 from tiny import tiny_config
 from torch import Tensor
 
@@ -167,33 +167,6 @@ def test_updates_take_the_samplers_log_probs_without_a_scoring_pass(policy, tmp_
     assert done.remembered == pytest.approx(entropy, rel=1e-5)
 
 
-def test_the_policys_old_log_probs_give_other_updates_with_a_scoring_pass(policy, tmp_path):
-    of_policy, of_sampler = (
-        step(config_of(policy, training={"old_logprobs": which}), tmp_path / which)
-        for which in ("policy", "sampler")
-    )
-    assert of_policy.scored == len(of_policy.rollout.responses)
-    assert distance(of_policy.after, of_sampler.after) > 1e-4
-
-
-def test_the_gap_is_that_of_a_step_with_a_scoring_pass(policy, tmp_path):
-    """One update on all tokens: the pass of `tis` reads old log-probs, and so is not needed."""
-    training = {"updates_per_step": 1, "skip_inactive": False}
-    training |= {"shared_prompts": False, "micro_batch_tokens": 100}
-    of_policy, of_sampler = (
-        step(
-            config_of(policy, "tis", training={**training, "old_logprobs": which}), tmp_path / which
-        )
-        for which in ("policy", "sampler")
-    )
-    assert (of_policy.scored, of_sampler.scored) == (len(of_policy.rollout.responses), 0)
-    names = [name for name in of_policy.line if name.startswith("sampler/")]
-    assert {"sampler/logprob_gap", "sampler/slope"} <= {*names}
-    for name in names:
-        found, expected = of_sampler.line[name], of_policy.line[name]
-        assert found == pytest.approx(expected, rel=1e-3, abs=1e-6), name
-
-
 @pytest.mark.parametrize(("alive", "share"), [(0, 0.5), (1, 1.0)])
 def test_only_the_first_update_scores_responses_without_a_gradient(policy, tmp_path, alive, share):
     """They are compared with the sampler there; later updates leave them out."""
@@ -298,16 +271,3 @@ def test_a_run_continues_exactly_and_may_go_back_to_the_policys(policy, tmp_path
     written = (tmp_path / "cut" / "config.resolved.yaml").read_text()
     assert "old_logprobs: policy" in written
     assert "old_logprobs: sampler" in (tmp_path / "whole" / "config.resolved.yaml").read_text()
-
-
-@pytest.mark.slow
-def test_two_ranks_train_as_one(policy, tmp_path):
-    training = {"steps": 3, "learning_rate": 5e-3}
-    config = config_of(policy, training=training, sampling={"prompts_per_step": 3}, **ALWAYS)
-    run_training(config, tmp_path / "one")
-    file = write_config(config, tmp_path / "config.yaml")
-    ranks(["train", "--config", file, "--model", policy, "--out", tmp_path / "two"], 2)
-    for one, two in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
-        assert one["sampler/logprob_gap"] > 0
-        for name in ("loss/total", "policy/ratio_max", "policy/entropy", "sampler/logprob_gap"):
-            assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6), name

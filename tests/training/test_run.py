@@ -18,15 +18,12 @@ from runs import (
     QUICK,
     ROWS,
     ROWS_TEMPLATE,
-    SCORE,
     local_reward,
     metrics,
-    ranks,
     same,
-    steps,
     weights,
 )
-from tiny import save_tiny_policy, tiny_config
+from tiny import tiny_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
@@ -438,31 +435,6 @@ def test_objects_are_refused_with_several_processes(loaded, monkeypatch):
     assert CallerInputs(tools=["calculator"]).local() == []
     with pytest.raises(ConfigError, match=r"passed as callbacks\. Start .* torchrun"):
         rlobj.train("stapo", processes=2, callbacks=[Callback()])
-
-
-@pytest.mark.slow
-def test_two_processes_train_the_run_of_one(policy, monkeypatch):
-    """test_ranks.py has the launcher start its processes."""
-    printed = []
-
-    def launch(words, count, variables):
-        printed.append(ranks(words, count, **variables))
-
-    monkeypatch.setattr("rlobj.training.launching.launch", launch)
-    Path("mine.py").write_text(SCORE)
-    reward = "mine.py:score"
-    names = {"model": save_tiny_policy(Path("policy")), "data": "max-digits", "reward": reward}
-    one = rlobj.train("grpo", **names, out="one", settings=QUICK)
-    two = rlobj.train("grpo", **names, out="two", settings=QUICK, processes=2)
-    assert two.steps == 2
-    for a, b in zip(one.history, two.history, strict=True):
-        assert a["reward/mean"] == pytest.approx(b["reward/mean"])
-    names = {"settings": {"training.steps": 3}, "reward": reward, "progress": False}
-    two = rlobj.resume("two", **names, processes=2)
-    assert steps(two.path) == [1, 2, 3]
-    assert "step 2/2  reward " in printed[0]
-    assert "Next:" not in printed[0]
-    assert "step 3/3" not in printed[1]
 
 
 TORCHRUN = """

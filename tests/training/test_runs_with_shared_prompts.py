@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from runs import distance, metrics, ranks, weights, write_config
 from tiny import tiny_config
-from transformers import AutoModelForCausalLM
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.scoring import PolicyScorer
 from rlobj.training import run_training
 from rlobj.training.loop.forward import whole_rows
 from rlobj.training.loop.inputs import CallerInputs
@@ -73,12 +71,9 @@ def assert_same_run(one, other):
 
 
 CASES = {
-    "one micro-batch": ("dapo", {"micro_batch_tokens": 10**6}, {}),
     "groups cut": ("stapo", {}, {}),
     "several updates": ("lp-reg", {"updates_per_step": 2, "passes": 2}, {}),
-    "a reference": ("archer", {}, {}),
-    "everything trained": ("stare", {"skip_inactive": False}, {}),
-    "adapters": ("ar", {}, {"model": {"lora": {"rank": 2}}}),
+    "a reference": ("archer", {"micro_batch_tokens": 10**6}, {}),
     "conversations": (
         "grpo",
         {},
@@ -91,8 +86,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_shared_prompts_make_the_run_of_whole_rows(policy, tmp_path, case):
     preset, training, sections = CASES[case]
-    if "model" in sections:
-        sections = {"model": {"name": str(policy), **sections["model"]}}
     for name, how in (("shared", SHARED), ("whole", WHOLE)):
         config = config_of(policy, preset, {**training, **how}, **sections)
         run_training(config, tmp_path / name)
@@ -109,9 +102,7 @@ def test_shared_prompts_make_the_run_of_whole_rows(policy, tmp_path, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "count"), [("ddp", 2), ("ddp", 3), ("fsdp2", 2), ("zero3", 2), ("zero2", 2)]
-)
+@pytest.mark.parametrize(("strategy", "count"), [("ddp", 3), ("zero3", 2)])
 def test_several_processes_share_prompts_as_one_does(policy, tmp_path, strategy, count):
     """Groups do not divide evenly over the ranks, so some ranks make empty passes."""
     run_training(config_of(policy, "archer", WHOLE), tmp_path / "alone")
@@ -150,24 +141,11 @@ def test_recomputation_keeps_whole_rows_and_says_why(policy, tmp_path):
         assert reference.shareable is False
 
 
-def test_settings_with_recomputation_refuse_that_prompts_are_always_shared(policy):
-    with pytest.raises(ConfigError, match=r"shared_prompts.*cannot be shared: recompu"):
-        config_of(policy, "stapo", {**SHARED, "gradient_checkpointing": True})
-
-
 def test_a_model_that_cannot_share_prompts_is_refused_where_they_always_are(policy):
     scorer: Any = SimpleNamespace(model=None, unshareable="it is recurrent")
     with pytest.raises(ConfigError, match="prompts cannot be shared: it is recurrent"):
         whole_rows(config_of(policy, "stapo", SHARED), scorer)
     assert whole_rows(config_of(policy, "stapo", {}), scorer) == "it is recurrent"
-
-
-def test_a_model_that_recomputes_already_keeps_whole_rows(policy):
-    model = AutoModelForCausalLM.from_pretrained(policy)
-    config = config_of(policy, "stapo", {"gradient_checkpointing": False})
-    assert whole_rows(config, PolicyScorer(model)) is None
-    model.gradient_checkpointing_enable()
-    assert "recomputation" in whole_rows(config, PolicyScorer(model))
 
 
 def test_a_resumed_run_may_change_how_prompts_are_computed(policy, tmp_path):

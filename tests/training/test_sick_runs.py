@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from runs import ranks, same, weights
+from runs import same, weights
 from typer.testing import CliRunner
 
 import rlobj
@@ -159,18 +159,6 @@ def test_the_program_stops_with_a_checkpoint_says_what_to_do_and_goes_on(whole, 
     result = runner.invoke(app, ["diagnose", str(out), "--fail", "--json"])
     assert result.exit_code == 1
     assert json.loads(result.output)["runs"][0]["findings"][0]["name"] == "collapse"
-
-
-@pytest.mark.slow
-def test_all_processes_stop_together(tmp_path):
-    out = tmp_path / "run"
-    words = [f"--set={name}={value}" for name, value in COLLAPSES.items()]
-    train = ["train", "--preset", "grpo", "--data", "addition", "--out", out, *words]
-    text = ranks([*train, "--stop-on", "collapse"], code=1)
-    assert "training.stop_on lists collapse." in text
-    stopped = re.search(r"Best checkpoint before step (\d): none was saved", text)
-    assert stopped is not None, text
-    assert RunFolder(out).steps_saved() == int(stopped[1])
 
 
 def test_an_unknown_finding_is_refused_with_the_nearest_name():

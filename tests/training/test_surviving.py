@@ -16,7 +16,7 @@ from typing import ClassVar
 import pytest
 import torch
 from forked import wait_until
-from runs import finish, make_steps, metrics, program, same, wait_for_step, weights, write_config
+from runs import finish, make_steps, metrics, program, same, weights, write_config
 from safetensors.torch import load_file
 from screens import printed, shows
 from tiny import eight_steps, tiny_config
@@ -61,24 +61,6 @@ def test_the_steps_after_a_checkpoint_are_sampled_again_and_equal_to_the_bit(
     assert make_steps(config, tmp_path / "run", 5, resume=True) == [3, 4, 5, 6, 7]
     assert same(weights(tmp_path / "run"), weights(whole))
     assert metrics(tmp_path / "run") == metrics(whole)
-
-
-@pytest.mark.slow
-def test_a_signal_finishes_the_step_saves_it_and_ends_well(policy, whole, tmp_path):
-    """test_ranks.py sends SIGTERM."""
-    file = write_config(eight_steps(policy, checkpoint={"every": 0}), tmp_path / "run.yaml")
-    run, log = tmp_path / "run", tmp_path / "log"
-    process = program(["train", "--config", file, "--out", run], log)
-    wait_for_step(run, 2, process, log)
-    process.send_signal(signal.SIGINT)
-    text = finish(process, log)
-    done = [line["step"] for line in metrics(run)][-1]
-    assert [path.name for path in checkpoints(run)] == [f"step-{done:06d}"]
-    assert "finishing and saving this step" in text
-    if done < 8:
-        assert shows(f"rlobj resume {run}", text)
-        finish(program(["resume", run], log), log)
-    assert same(weights(run), weights(whole))
 
 
 def damage(checkpoint: Path, how: str) -> None:

@@ -8,8 +8,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from rlobj.base.errors import DataError, RunError, Setting, counted
 from rlobj.base.showing import place_of, shown
 from rlobj.base.targets import import_target
@@ -87,15 +85,10 @@ class OwnColumns:
     def _called(self, name: str, response: Response) -> ColumnValue:
         function, problem, value = self._functions[name], response.problem, None
         texts = [*map(self._text, response.tokens)]
-        state = torch.is_grad_enabled(), torch.get_default_dtype()
         try:
             value = function(texts, problem.answer, **problem.extra)
-            if (torch.is_grad_enabled(), torch.get_default_dtype()) != state:
-                torch.set_grad_enabled(state[0])
-                torch.set_default_dtype(state[1])
-                raise RuntimeError("it leaves torch with another grad mode or default dtype")
             return column_value(value)
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             place = place_of(function, traceback.walk_tb(error.__traceback__))
             raise RunError(
                 f"{self._sources[name]} failed on problem {problem.id!r}: {type(error).__name__}: "
