@@ -28,7 +28,7 @@ from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.preparing import prepared
+from rlobj.training.new_run import prepared
 
 VOCABULARY, GROUP, LENGTH, WIDTH, LAYERS = 16384, 8, 64, 256, 4
 RECORDED, OFF, BARE = "recorded", "not recorded", "not observed"

@@ -64,8 +64,8 @@ def estimate(
     if built.model.name is not None:
         require_model(built.model.name)
     with importing("transformers"):
-        from rlobj_cli.screen.estimating import chosen, show, show_ways
-    estimated = chosen(built, gpus)
+        from rlobj_cli.screen.estimating import estimate_of, show, show_ways
+    estimated = estimate_of(built, gpus)
     if as_json:
         typer.echo(estimated.json())
     else:

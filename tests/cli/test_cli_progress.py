@@ -13,8 +13,8 @@ from rlobj.evaluation import GradedBenchmark, GradedProblem
 from rlobj.rewards import Graded
 from rlobj.samplers import Response
 from rlobj.settings.building import compose
-from rlobj.training.opened_run import OpenedRun
 from rlobj.training.progress import RunScreen
+from rlobj.training.resolving import ResolvedRun
 
 FACTS = {"policy": "tiny", "device": "cpu, float32, 1 thread"}
 
@@ -127,9 +127,9 @@ def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch
 def test_header_is_shown_with_the_first_event_of_the_run(
     terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[OpenedRun] = []
+    calls: list[ResolvedRun] = []
     monkeypatch.setattr(RunScreen, "header", lambda _, run: calls.append(run))
-    run = OpenedRun(Path("run"), compose("stapo"), [], processes=1)
+    run = ResolvedRun(compose("stapo"), Path("run"))
     with RunScreen(console(80, terminal=terminal)) as screen:
         screen.begin()  # a warning while the run is opened
         screen.opened(run)

@@ -32,7 +32,7 @@ def test_dry_run_prints_the_configuration_and_writes_nothing(tmp_path, monkeypat
     text = output("--preset", "stapo", "--set", "training.updates_per_step=1", "--dry-run")
     start, end = text.index("preset: stapo"), text.index("\nloss = ")
     expected = compose("stapo", [("--set", {"training": {"updates_per_step": 1}})])
-    plain = settled(expected, choose_settings(expected, None, None, {}))
+    plain = settled(expected, choose_settings(expected, None, None))
     assert RunConfig(**load_yaml(text[start:end])) == plain
     assert "no effect: the bounds of {kind: clip, high: 0.28" in text
     assert list(tmp_path.iterdir()) == []
@@ -79,7 +79,7 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     assert shown["weights"] == ["0.2"] * 4
     assert shown["moments"] == ["0.3"] * 4
     assert shown["sampler's copy"] == ["0.3"] * 4
-    monkeypatch.setattr("rlobj_cli.screen.header.card_bytes", lambda: 2**20)
+    monkeypatch.setattr("rlobj.sizing.sizes.own_card", lambda: ("a GPU", 2**20))
     refused = output(*words, code=2)
     assert "the GPU, less 8% for CUDA and NCCL" in refused.partition("Wrong input")[0]
     assert "a smaller model, or LoRA and fsdp2" in refused.partition("cannot fit the GPU")[2]

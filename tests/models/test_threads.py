@@ -10,8 +10,8 @@ import torch
 from rlobj.models import threads as threads_module
 from rlobj.models.threads import SMALL, usual_threads
 from rlobj.settings.run_config import RunConfig
+from rlobj.training.loop.opening import _open_processes
 from rlobj.training.parallel import launcher
-from rlobj.training.parallel.hardware import open_hardware
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_processes_of_a_machine_share_its_cores_unless_the_user_says_how_many(
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with ExitStack() as stack:
-        open_hardware(RunConfig(), None, None, stack)
+        _open_processes(RunConfig(), stack)
         assert torch.get_num_threads() == threads
         torch.set_num_threads(1)
     assert torch.get_num_threads() == 4, "the caller's number is back"

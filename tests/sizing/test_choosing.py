@@ -21,17 +21,18 @@ from rlobj.runs.configuration import read_settings
 from rlobj.settings.building import compose
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import RunConfig
+from rlobj.sizing.accelerate_launch import read_launch
 from rlobj.sizing.choosing import (
     choose_settings,
-    choose_together,
-    explained,
     held_out_share,
     settled,
 )
+from rlobj.sizing.fitting import Choice
 from rlobj.sizing.memory import estimate
 from rlobj.sizing.sizes import Cards
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.parallel import open_parallel
+from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
 
 GIB = 1 << 30
 SETTINGS = ("sampling.engine", "training.strategy", "training.gradient_checkpointing",
@@ -45,8 +46,12 @@ def named(**sections: Any) -> RunConfig:
 
 
 def chosen(config: RunConfig, cards: Cards | None = None, **more: Any) -> dict[str, Any]:
-    made = choose_settings(config, EIGHT, cards, more.pop("environment", {}), **more)
+    made = choose_settings(config, EIGHT, cards, read_launch(more.pop("environment", {})), **more)
     return {each.setting: each.value for each in made}
+
+
+def explained(choices: list[Choice]) -> str:
+    return ResolvedRun(compose("stapo"), Path("run"), choices=choices).chosen
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def vllm(monkeypatch):
 def test_recomputation_is_not_chosen_where_prompts_are_always_shared(vllm):
     cards = Cards(8, 80 * GIB)
     config = named(training={"shared_prompts": True}, sampling={"max_tokens": 1024})
-    made = choose_settings(config, EIGHT, cards, {})
+    made = choose_settings(config, EIGHT, cards)
     config = settled(config, made)
     assert config.training.gradient_checkpointing is False
     assert estimate(config, EIGHT, config.training.strategy, 8, cards.bytes).fits
@@ -79,7 +84,7 @@ def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
 
 
 def test_a_model_of_unknown_size_gets_the_values_of_a_cpu_and_says_so(vllm):
-    made = choose_settings(named(), None, Cards(8, 80 * GIB), {})
+    made = choose_settings(named(), None, Cards(8, 80 * GIB))
     config = settled(named(), made)
     assert (config.training.strategy, config.training.micro_batch_tokens) == ("ddp", 16384)
     said = [line for line in explained(made).splitlines() if "the size of an/8B cannot be" in line]
@@ -88,7 +93,7 @@ def test_a_model_of_unknown_size_gets_the_values_of_a_cpu_and_says_so(vllm):
         *("training.gradient_checkpointing", "training.micro_batch_tokens"),
     }
     config = named(training={"strategy": "fsdp2", "micro_batch_tokens": 4096})
-    assert "training.strategy" not in explained(choose_settings(config, None, Cards(8, 80), {}))
+    assert "training.strategy" not in explained(choose_settings(config, None, Cards(8, 80)))
 
 
 def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
@@ -97,13 +102,13 @@ def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
 
     cards = Cards(8, 80 * GIB)
     monkeypatch.setattr("rlobj.sizing.choosing.check_vllm", missing)
-    text = explained(choose_settings(named(), EIGHT, cards, {}))
+    text = explained(choose_settings(named(), EIGHT, cards))
     assert "sampling.engine=transformers: sampling with vLLM needs" in text
     assert "pip install 'rlobj[vllm]'" in text
     # 256 x 8 responses of 15,360 tokens over 8 processes, 8 at a time, 25 ms a token
     assert "up to 491,520 forward passes in a row, 3.4 hours at 25 ms each" in text
     ahead = named(sampling={"async_depth": 1}, objective={"mismatch": {"kind": "truncate"}})
-    assert "sampling.engine=vllm-server" in explained(choose_settings(ahead, EIGHT, cards, {}))
+    assert "sampling.engine=vllm-server" in explained(choose_settings(ahead, EIGHT, cards))
 
 
 LAUNCH = {"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "2"}
@@ -132,9 +137,9 @@ FSDP = {**LAUNCH, "ACCELERATE_USE_FSDP": "true"}
     ],
 )
 def test_options_of_accelerate_launch_are_settings(environment, expected):
-    config = settled(named(), choose_settings(named(), None, None, environment))
+    config = settled(named(), choose_settings(named(), None, None, read_launch(environment)))
     own = named(training={"strategy": "zero2"}, model={"dtype": "bfloat16"})
-    kept = settled(own, choose_settings(own, None, None, environment))
+    kept = settled(own, choose_settings(own, None, None, read_launch(environment)))
     for name, value in expected.items():
         section, _, field = name.partition(".")
         assert getattr(getattr(config, section), field) == value
@@ -151,8 +156,9 @@ def test_a_deepspeed_file_is_read_and_the_rest_is_named_in_one_line(tmp_path, ca
     }
     zero = {"stage": 2, "overlap_comm": True, "reduce_bucket_size": "auto"}
     file.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
-    made = choose_together(named(), ProcessGroup(), environment)
-    found = {each.setting: each.value for each in made}
+    hardware = Hardware(ProcessGroup(), None, read_launch(environment))
+    run = resolve(RunRequest(named(evaluation={"every": 0}), tmp_path), hardware)
+    found = {choice.setting: choice.value for choice in run.choices}
     assert (found["training.strategy"], found["model.dtype"]) == ("zero2", "bfloat16")
     [line] = caplog.messages
     assert "does not use gradient_accumulation_steps=4, zero_optimization.overlap_comm=T" in line

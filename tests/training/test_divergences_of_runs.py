@@ -23,7 +23,7 @@ from rlobj.training import run_training
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.preparing import prepared
+from rlobj.training.new_run import prepared
 
 JSD = {"kind": "divergence", "against": "teacher", "of": "jsd", "beta": 0.3}
 MIXED = {"kind": "divergence", "against": "teacher", "of": "mixed", "top": 5}

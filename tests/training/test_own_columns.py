@@ -21,7 +21,7 @@ from rlobj.runs.tables import UpdateTable
 from rlobj.settings.building import compose
 from rlobj.settings.presets import merge
 from rlobj.training import run_training
-from rlobj.training.preparing import check_functions, prepared
+from rlobj.training.new_run import check_functions, prepared
 
 CODE = """
 import random

@@ -37,7 +37,7 @@ from rlobj.training import Callback, run, run_training
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.result import TrainingResult
 from rlobj.training.new_run import new_folder, open_new
-from rlobj.training.opened_run import OpenedRun
+from rlobj.training.resolving import ResolvedRun
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ class Noting(Callback):
     def __init__(self) -> None:
         self.events: list[Any] = []
 
-    def opened(self, run: OpenedRun) -> None:
+    def opened(self, run: ResolvedRun) -> None:
         """Note the settings and the steps done."""
         self.events.append((run.config.seed, run.layers[-1][0], run.done, run.path.exists()))
 

@@ -25,7 +25,7 @@ from rlobj.training import run_training
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.preparing import prepared
+from rlobj.training.new_run import prepared
 
 GAP = {"shape": "advantage + 0.3 * clip(teacher_gap, -5, 5)"}
 LAGS = {

@@ -81,7 +81,7 @@ def estimated(
     return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
-def chosen(config: RunConfig, gpus: str | None) -> Estimated:
+def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
     """The estimate of a run after `choose`, on some GPUs or on this machine's CPU ("cpu").
 
     None = the GPUs of this machine, or its CPU if it has none.
@@ -100,12 +100,9 @@ def chosen(config: RunConfig, gpus: str | None) -> Estimated:
         cards = Cards(torch.cuda.device_count(), card)
     elif gpus is not None and gpus.lower() != "cpu":
         cards = Cards.parse(gpus)
-    if cards is None:
-        choices = choose_settings(config, size, None, {})
-    else:
-        choices = choose(config, size, cards)
-    config = settled(config, choices)
-    return estimated(config, size, 1 if cards is None else cards.count, cards, choices)
+    chosen = choose_settings(config, size, None) if cards is None else choose(config, size, cards)
+    config = settled(config, chosen)
+    return estimated(config, size, 1 if cards is None else cards.count, cards, chosen)
 
 
 def show(console: Console, estimate: Estimated) -> None:

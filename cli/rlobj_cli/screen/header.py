@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,12 +19,8 @@ from rlobj.settings.presets import difference, load_preset, read_yaml
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import doubts
 from rlobj.settings.trust import imports
-from rlobj.sizing.choosing import choose_settings, held_out_share, settled
-from rlobj.sizing.fitting import Choice, require_memory, with_settings
-from rlobj.sizing.sizes import Cards, Size, card_bytes
-from rlobj.training.loop.inputs import CallerInputs
-from rlobj.training.loop.opening import load_both
-from rlobj.training.opened_run import OpenedRun
+from rlobj.sizing.fitting import require_memory, with_settings
+from rlobj.training.resolving import ResolvedRun
 from rlobj_cli.screen.console import plain_value, show_explanation, show_yaml
 from rlobj_cli.screen.errors import typed
 from rlobj_cli.screen.estimating import estimated, show
@@ -55,7 +50,7 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
     console.print(facts_grid({name: text for name, text in facts.items() if text}))
 
 
-def show_resumed(console: Console, run: OpenedRun) -> None:
+def show_resumed(console: Console, run: ResolvedRun) -> None:
     """Print which run goes on from where, the changed settings, and the code that is imported."""
     title = f"  {run.path} from step {run.done} of {run.config.training.steps}"
     console.print(Text.assemble(("rlobj resume", "bold"), title))
@@ -76,7 +71,7 @@ def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
     )
 
 
-def show_dry_run(console: Console, run: OpenedRun) -> None:
+def show_dry_run(console: Console, run: ResolvedRun) -> None:
     """Print every setting with its origin, the memory that the run needs, and its objective.
 
     Raises:
@@ -85,44 +80,34 @@ def show_dry_run(console: Console, run: OpenedRun) -> None:
     config, layers = run.config, run.layers
     show_header(console, config, layers)
     origin_of = {path: name for path, name in origins(layers).items() if path != "preset"}
-    card = card_bytes()  # what a GPU run chooses depends on the hub's config.json
-    size = Size.named(config.model, local=True)
-    cards = None if card is None else Cards(run.processes, card)
-    choices = choose_settings(config, size, cards, os.environ)
-    held_out: list[Choice] = []
     sizes: dict[str, int | None] = {}
     if is_here(config.data.source):
-        held_out = held_out_share(config)
-        loaded = settled(config, held_out)
-        if not is_here(loaded.data.test):
-            loaded = with_settings(loaded, {"evaluation.every": 0})
-        train, test, _ = load_both(loaded, CallerInputs())
-        longest = longest_prompt(loaded, train, "training")
+        train, test, _ = run.problems
+        longest = longest_prompt(config, train, "training")
         sizes["data.max_prompt_tokens"] = longest or config.data.max_prompt_tokens
-        if loaded.evaluation.every:
-            longest_prompt(loaded, test, "held-out")
+        if test:
+            longest_prompt(config, test, "held-out")
             sizes["evaluation.problems"] = len(test)
-    config = settled(config, choices)
     origin_of |= {
-        choice.setting: f"auto: {choice.reason}"
-        for choice in [*choices, *held_out]
-        if choice.reason
+        choice.setting: f"auto: {choice.reason}" for choice in run.choices if choice.reason
     }
     order = " < ".join(["library defaults", *dict.fromkeys(name for name, _ in layers)])
     say(console, Text(f"\n# layers: {order}", style="dim"))
-    show_yaml(console, annotated_yaml(dump_config(config), origin_of))
+    written = with_settings(config, {choice.setting: choice.written() for choice in run.choices})
+    show_yaml(console, annotated_yaml(dump_config(written), origin_of))
     console.print()
     show_explanation(console, config.explanation())
-    if size is None:
+    if run.size is None:
         name = config.model.name
         text = f"\nmemory: unknown, because the config.json of {name} is not on this machine, or "
         text += f"transformers cannot read it. Get it with: hf download {name} config.json"
         say(console, Text(text))
     else:
         config = with_settings(config, sizes)
-        estimate = estimated(config, size, run.processes, cards)
+        estimate = estimated(config, run.size, run.processes, run.cards)
         show(console, estimate)
-        require_memory(config, size, estimate.strategy, run.processes, card)
+        card = None if run.cards is None else run.cards.bytes
+        require_memory(config, run.size, estimate.strategy, run.processes, card)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))

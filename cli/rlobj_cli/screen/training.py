@@ -17,8 +17,8 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.launched import PROGRESS, first_process
 from rlobj.reporting.terminal import Screen, importing
 from rlobj.runs.run_folder import RunFolder
-from rlobj.training.opened_run import OpenedRun
 from rlobj.training.progress import RunScreen
+from rlobj.training.resolving import ResolvedRun
 from rlobj_cli.screen.console import calm_libraries
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def process_console() -> Screen:
 class DryRunScreen(RunScreen):
     """Shows what a run would be."""
 
-    def opened(self, run: OpenedRun) -> None:
+    def opened(self, run: ResolvedRun) -> None:
         """Print every setting of the run with its origin, the memory, and the objective."""
         with importing("transformers"):
             from rlobj_cli.screen.header import show_dry_run
@@ -57,7 +57,7 @@ class ProgramScreen(RunScreen):
         for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
             handler.addFilter(lambda _: self.begin() or True)
 
-    def header(self, run: OpenedRun) -> None:
+    def header(self, run: ResolvedRun) -> None:
         """Print which run begins, or goes on, with the settings that the user gave."""
         from rlobj_cli.screen.header import show_header, show_resumed
 
@@ -68,7 +68,7 @@ class ProgramScreen(RunScreen):
         else:
             show_header(self.console, run.config, run.layers)
 
-    def results(self, run: OpenedRun, result: TrainingResult) -> None:
+    def results(self, run: ResolvedRun, result: TrainingResult) -> None:
         """Print the results of a run whose steps are done."""
         from rlobj_cli.screen.results import show_results, train_on
 

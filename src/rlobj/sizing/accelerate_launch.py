@@ -44,6 +44,10 @@ class Launched(NamedTuple):
     unused: list[str]
 
 
+NOT_LAUNCHED = Launched({}, [])
+"""Of a process that `accelerate launch` has not started."""
+
+
 def read_launch(environment: Mapping[str, str]) -> Launched:
     """Read the options of `accelerate launch`; without it there are none.
 

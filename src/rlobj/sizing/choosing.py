@@ -13,13 +13,12 @@ from typing import Any
 from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting
 from rlobj.data import load_problems
 from rlobj.data.sources import place_of
-from rlobj.ranks import ProcessGroup, together
 from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import PLAIN, RunConfig
-from rlobj.sizing.accelerate_launch import read_launch
-from rlobj.sizing.fitting import Choice, choose, is_open, require_memory, with_settings
-from rlobj.sizing.sizes import GIB, Cards, Size, own_card
+from rlobj.sizing.accelerate_launch import NOT_LAUNCHED, Launched
+from rlobj.sizing.fitting import Choice, choose, is_open, with_settings
+from rlobj.sizing.sizes import GIB, Cards, Size
 from rlobj.sizing.workload import STEP, decode_steps
 
 logger = logging.getLogger(__name__)
@@ -32,47 +31,11 @@ _ALIKE = 0.95
 """Cards with at least this share of the largest one's memory are equal."""
 
 
-def choose_together(
-    config: RunConfig,
-    comm: ProcessGroup,
-    environment: Mapping[str, str],
-    model: Any = None,
-    stored: Mapping[str, Any] | None = None,
-) -> list[Choice]:
-    """The first rank's choices for all ranks, whose GPUs are known then.
-
-    Args:
-        config: the run.
-        comm: the processes.
-        environment: that a launcher gave this process.
-        model: the model, if it is in memory already.
-        stored: as in `choose_settings`.
-
-    Raises:
-        ConfigError: as `choose_settings`; a run that cannot fit the GPUs.
-    """
-    choices: list[Choice] = []
-    with together(comm, "choosing the settings"):
-        cards = _smallest(comm.gather(own_card()))
-        if comm.rank == 0:
-            if unused := read_launch(environment).unused:
-                logger.warning("accelerate launch: rlobj does not use %s", ", ".join(unused))
-            size = None
-            if cards is not None:
-                lora = config.model.lora
-                size = Size.named(config.model) if model is None else Size.of(model, lora)
-            choices = choose_settings(config, size, cards, environment, stored)
-            if size is not None and cards is not None:
-                now = settled(config, choices)
-                require_memory(now, size, now.training.strategy, cards.count, cards.bytes)
-    return comm.broadcast(choices)
-
-
 def choose_settings(
     config: RunConfig,
     size: Size | None,
     cards: Cards | None,
-    environment: Mapping[str, str],
+    launch: Launched = NOT_LAUNCHED,
     stored: Mapping[str, Any] | None = None,
 ) -> list[Choice]:
     """Choose a value for each setting that is `auto`.
@@ -81,15 +44,14 @@ def choose_settings(
         config: the run.
         size: of its model; None = unknown; then the choices are those of a CPU, and say so.
         cards: the GPUs of all processes; None = there are none.
-        environment: that a launcher gave this process.
+        launch: what `accelerate launch` asked for.
         stored: settings of a run that is resumed, which stay.
 
     Returns:
         The choices; those without a reason are what a run on a CPU has.
 
     Raises:
-        ConfigError: `accelerate launch` asks for an arithmetic that rlobj does not have, or its
-            DeepSpeed file cannot be read.
+        ConfigError: `accelerate launch` asks for an arithmetic that rlobj does not have.
     """
     made: list[Choice] = []
 
@@ -101,7 +63,7 @@ def choose_settings(
 
     before = flattened(stored or {})
     take(Choice(name, before[name], "") for name in _KEPT if before.get(name, "auto") != "auto")
-    for name, (value, option) in read_launch(environment).settings.items():
+    for name, (value, option) in launch.settings.items():
         if stored is None or name != "model.dtype":
             take([Choice(name, value, f"accelerate launch {option}")])
     if (dtype := settled(config, made).model.dtype) not in ("auto", "float32", "bfloat16"):
@@ -126,15 +88,6 @@ def choose_settings(
 def settled(config: RunConfig, choices: Sequence[Choice]) -> RunConfig:
     """The configuration with the values of the choices."""
     return with_settings(config, {choice.setting: choice.value for choice in choices})
-
-
-def explained(choices: Iterable[Choice]) -> str:
-    """The choices that have a reason, one a line."""
-    return "\n".join(
-        f"{choice.setting}={choice.written()}: {choice.reason}"
-        for choice in choices
-        if choice.reason
-    )
 
 
 def _engine(config: RunConfig, cards: Cards | None) -> Choice:
@@ -194,7 +147,7 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
     return [Choice("data.test_fraction", share, reason)]
 
 
-def _smallest(devices: Sequence[tuple[str, int] | None]) -> Cards | None:
+def smallest_cards(devices: Sequence[tuple[str, int] | None]) -> Cards | None:
     """The cards of all ranks, as many as there are ranks and each like the smallest.
 
     Args:

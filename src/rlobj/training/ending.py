@@ -13,11 +13,11 @@ from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.resuming import may_change
 from rlobj.settings.run_config import settings_of
 from rlobj.settings.trust import trust_option
-from rlobj.training.opened_run import OpenedRun
+from rlobj.training.resolving import RunRequest
 from rlobj.training.resumed_run import recorded_objects
 
 
-def how_to_go_on(run: OpenedRun, settings: Sequence[Setting] = ()) -> str:
+def how_to_go_on(run: RunRequest, settings: Sequence[Setting] = ()) -> str:
     """How to continue a run that has stopped, with each of some settings that may change."""
     done = RunFolder(run.path).steps_saved()
     saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
@@ -37,7 +37,7 @@ def how_to_go_on(run: OpenedRun, settings: Sequence[Setting] = ()) -> str:
 
 
 @contextlib.contextmanager
-def saying_how_to_go_on(run: OpenedRun) -> Iterator[None]:
+def saying_how_to_go_on(run: RunRequest) -> Iterator[None]:
     """Inside, an error that ends the run says how to continue it, and a Ctrl-C has it as a note.
 
     Not if the run has written nothing, if the same step would fail again, or if it stopped because

@@ -15,8 +15,8 @@ from rlobj.base.launched import PROGRESS
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.layers import flattened, merged
-from rlobj.training.opened_run import OpenedRun
 from rlobj.training.parallel.launcher import launch
+from rlobj.training.resolving import RunRequest
 
 if TYPE_CHECKING:
     from rlobj.training.loop.inputs import CallerInputs
@@ -44,7 +44,7 @@ def launches(processes: int | None, inputs: CallerInputs) -> bool:
     return True
 
 
-def train_in_processes(run: OpenedRun, screen: RunScreen | None) -> TrainingResult:
+def train_in_processes(run: RunRequest, screen: RunScreen | None) -> TrainingResult:
     """Train the run in new processes, the first of which shows its progress where the screen is.
 
     Raises:
@@ -70,7 +70,7 @@ def train_in_processes(run: OpenedRun, screen: RunScreen | None) -> TrainingResu
     return TrainingResult(run.path, done.steps_saved(), time.perf_counter() - start, done.lines())
 
 
-def _words(run: OpenedRun, file: Path) -> list[str]:
+def _words(run: RunRequest, file: Path) -> list[str]:
     """The words after `rlobj` for the run; the settings of a new one are written to the file."""
     if run.resumed:  # what it may import was asked here
         changes = flattened(merged(run.layers)).items()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rlobj.evaluation import GradedBenchmark
     from rlobj.insight import Finding
     from rlobj.training.loop.result import TrainingResult
-    from rlobj.training.opened_run import OpenedRun
+    from rlobj.training.resolving import ResolvedRun
 
 
 SHOWN = [
@@ -69,7 +69,7 @@ class RunScreen(Stages, Callback):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self.run: OpenedRun | None = None
+        self.run: ResolvedRun | None = None
         self.steps = self.done = 0
         self.history: list[Mapping[str, Any]] = []
         self.ended_at = self._printed = time.time()
@@ -80,15 +80,15 @@ class RunScreen(Stages, Callback):
         self.stage(working(self.console, "reading the settings"))
         return self
 
-    def opened(self, run: OpenedRun) -> None:
+    def opened(self, run: ResolvedRun) -> None:
         """Begin with the steps that the run has."""
         self.run, self.steps, self.done = run, run.config.training.steps, run.done
         self.history = list(run.history())
 
-    def header(self, run: OpenedRun) -> None:
+    def header(self, run: ResolvedRun) -> None:
         """Print what begins; the screen of the program does."""
 
-    def results(self, run: OpenedRun, result: TrainingResult) -> None:
+    def results(self, run: ResolvedRun, result: TrainingResult) -> None:
         """Print the results of a run whose steps are all done; the screen of the program does."""
 
     def begin(self) -> None:
@@ -98,8 +98,10 @@ class RunScreen(Stages, Callback):
             self.header(self.run)
 
     def hand_over(self) -> None:
-        """Print the header, and leave the terminal to the processes that train."""
+        """Print the header and what was chosen, and leave the terminal to the new processes."""
         self.begin()
+        if self.run is not None and self.run.chosen:
+            self.console.print(facts_grid({"chosen": self.run.chosen}))
         self._shown.close()
 
     def ended(self, result: TrainingResult) -> None:

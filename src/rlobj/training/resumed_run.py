@@ -22,8 +22,8 @@ from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
 from rlobj.settings.training import learning_rate
 from rlobj.settings.trust import trusted
-from rlobj.training.opened_run import OpenedRun
-from rlobj.training.preparing import prepared
+from rlobj.training.new_run import prepared
+from rlobj.training.resolving import RunRequest
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def open_resumed(
     *,
     trust: bool = False,
     processes: int | None = None,
-) -> OpenedRun:
+) -> RunRequest:
     """Check a run that is about to be resumed, and all that the caller gives with it.
 
     Args:
@@ -72,7 +72,9 @@ def open_resumed(
         raise ConfigError(
             Setting("training.steps", steps), f": {run} has {done} steps done already"
         )
-    return OpenedRun(path, config, [*changes], processes or started_processes(), done, resumed=True)
+    return RunRequest(
+        config, path, [*changes], processes or started_processes(), done, resumed=True
+    )
 
 
 def _refuse_auto(run: Path | str, stored: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
@@ -121,7 +123,7 @@ def _require_same_objects(
             )
 
 
-def warn_of_more_steps(run: OpenedRun) -> None:
+def warn_of_more_steps(run: RunRequest) -> None:
     """Say that the learning rate rises again, if a change of the steps makes it rise."""
     training = run.config.training
     if "training.steps" not in origins(run.layers) or training.schedule == "constant":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,13 +28,12 @@ from rlobj.settings.run_config import RunConfig
 from rlobj.settings.trust import named_code
 from rlobj.training.ending import saying_how_to_go_on
 from rlobj.training.loop.callbacks import Callback
-from rlobj.training.new_run import open_new
-from rlobj.training.opened_run import OpenedRun
-from rlobj.training.preparing import check_functions
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.new_run import check_functions, open_new
+from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
 from rlobj.training.resumed_run import open_resumed, warn_of_more_steps
 
 if TYPE_CHECKING:
-    from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.loop.result import TrainingResult
     from rlobj.training.progress import RunScreen
 
@@ -124,7 +122,6 @@ def train(
         >>> type(result.model).__name__
         'Qwen3ForCausalLM'
     """
-    from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.progress import shown
 
     _refuse_wrong_types(out, settings, processes, callbacks, "out")
@@ -135,18 +132,20 @@ def train(
     above = [*([] if config is None else [file_layer(config)]), *named]
     with shown(progress) as screen:
         if not dry_run:
-            run = open_new(
+            request = open_new(
                 objective, above, out, from_run=from_run, trust=trust, processes=processes
             )
-            return _train(run, inputs, processes, screen)
+            return _train(request, inputs, processes, screen)
         with _importing_only(named):
-            run = open_new(objective, above, from_run=from_run, trust=trust, processes=processes)
-            check_functions(run.config)
-            for callback in _listeners(inputs, screen):
-                callback.opened(run)
+            request = open_new(
+                objective, above, from_run=from_run, trust=trust, processes=processes
+            )
+            check_functions(request.config)
+            hardware = Hardware.of_this_machine(request.processes, os.environ)
+            _open(resolve(request, hardware, inputs, here=True), _listeners(inputs, screen))
     from rlobj.training.loop.result import TrainingResult
 
-    return TrainingResult(run.path, 0, 0.0, [])
+    return TrainingResult(request.path, 0, 0.0, [])
 
 
 def resume(
@@ -202,7 +201,6 @@ def resume(
         >>> [line["step"] for line in result.history]
         [1, 2]
     """
-    from rlobj.training.loop.inputs import CallerInputs
     from rlobj.training.progress import shown
 
     if run is None:
@@ -215,39 +213,44 @@ def resume(
         model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
     )
     with shown(progress) as screen:
-        opened = open_resumed(run, changes, inputs.layers(), trust=trust, processes=processes)
-        return _train(opened, inputs, processes, screen)
+        request = open_resumed(run, changes, inputs.layers(), trust=trust, processes=processes)
+        return _train(request, inputs, processes, screen)
 
 
 def _train(
-    run: OpenedRun, inputs: CallerInputs, processes: int | None, screen: RunScreen | None
+    request: RunRequest, inputs: CallerInputs, processes: int | None, screen: RunScreen | None
 ) -> TrainingResult:
-    """Train an opened run, here or in new processes."""
+    """Train a run, here or in new processes."""
     from rlobj.training.launching import launches, train_in_processes
     from rlobj.training.loop.result import TrainingResult
 
     listeners = _listeners(inputs, screen)
-    finished = run.resumed and run.done == run.config.training.steps
-    launching = not finished and launches(processes, inputs)
-    for callback in listeners:
-        callback.opened(run)
-    if finished:
-        result = TrainingResult(run.path, run.done, 0.0, RunFolder(run.path).lines())
-    elif launching:
+    if request.resumed and request.done == request.config.training.steps:
+        _open(ResolvedRun(**vars(request), inputs=inputs), listeners)
+        lines = RunFolder(request.path).lines()
+        result = TrainingResult(request.path, request.done, 0.0, lines)
+    elif launches(processes, inputs):
+        hardware = Hardware.of_this_machine(request.processes, os.environ)
+        run = resolve(request, hardware, inputs)
+        _open(run, listeners)
         result = train_in_processes(run, screen)
     else:
-        for callback in listeners if "rlobj.training.loop.running" not in sys.modules else ():
+        for callback in listeners:
             callback.opening("importing transformers")
-        from rlobj.training.loop.running import run_training
+        from rlobj.training.loop.running import run_steps
 
-        with saying_how_to_go_on(run):
-            warn_of_more_steps(run)
-            inputs = dataclasses.replace(inputs, callbacks=listeners)
-            result = run_training(run.config, run.path, inputs, resume=run.resumed)
+        with saying_how_to_go_on(request):
+            warn_of_more_steps(request)
+            result = run_steps(request, dataclasses.replace(inputs, callbacks=listeners))
     if PROGRESS not in os.environ:  # else the process that has started this one says how it ended
         for callback in listeners:
             callback.ended(result)
     return result
+
+
+def _open(run: ResolvedRun, listeners: Sequence[Callback]) -> None:
+    for callback in listeners:
+        callback.opened(run)
 
 
 def _listeners(inputs: CallerInputs, screen: RunScreen | None) -> list[Callback]:

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from rlobj.evaluation import GradedBenchmark
     from rlobj.insight import Finding
     from rlobj.training.loop.result import TrainingResult
-    from rlobj.training.opened_run import OpenedRun
+    from rlobj.training.resolving import ResolvedRun
 
 
 class Callback:
     """Receives the events of a run. Every method does nothing here; override those you need."""
 
-    def opened(self, run: OpenedRun) -> None:
+    def opened(self, run: ResolvedRun) -> None:
         """The settings of the run are checked: `run.config`. Nothing is written or loaded yet."""
 
     def opening(self, what: str) -> None:

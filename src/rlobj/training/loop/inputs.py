@@ -18,7 +18,6 @@ from rlobj.rewards import Grader, Reward, Several, function_grader
 from rlobj.rewards.kinds import Ungraded
 from rlobj.settings.layers import Layer, nested, reward_settings
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.loop.callbacks import Callback
 
 _SETTINGS = {
     "model": "model.name",
@@ -49,7 +48,7 @@ class CallerInputs:
         sampler: draws responses; the run does not close it.
         environment: makes the environment of a conversation.
         tools: names and functions that the policy may call.
-        callbacks: receive the events of the run.
+        callbacks: `Callback` objects, which receive the events of the run.
     """
 
     model: Any = None
@@ -60,7 +59,7 @@ class CallerInputs:
     sampler: Any = None
     environment: Any = None
     tools: Any = None
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         """Check the arguments without using them.

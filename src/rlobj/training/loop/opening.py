@@ -1,6 +1,6 @@
 """Opening a run: from its settings, and what the caller hands in, to a `Trainer`.
 
-`open_trainer` opens everything in its order, and the functions below it stand in the same order.
+`open_run` opens everything in its order, and the functions below it stand in the same order.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import contextlib
 import functools
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -18,14 +19,13 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import Argument, ConfigError, DataError, Setting, counted
+from rlobj.base.errors import Argument, ConfigError, Setting, counted
 from rlobj.base.folders import refuse_links
 from rlobj.base.paths import nearby
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import check_named, open_conversations
-from rlobj.data import Problem, format_prompt, load_problems
-from rlobj.data.problems import known_problems, stream_of
-from rlobj.data.sources import source_names
+from rlobj.data import Problem, format_prompt
+from rlobj.data.problems import stream_of
 from rlobj.data.tasks import TASKS
 from rlobj.models.adapters import without_adapters
 from rlobj.models.embedded import ALPHABETS
@@ -46,8 +46,9 @@ from rlobj.scoring import PolicyScorer
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
-from rlobj.sizing.choosing import explained, held_out_share, settled
-from rlobj.sizing.fitting import Choice
+from rlobj.sizing.accelerate_launch import read_launch
+from rlobj.sizing.choosing import smallest_cards
+from rlobj.sizing.sizes import own_card
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
@@ -55,8 +56,9 @@ from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
-from rlobj.training.parallel import Parallel
-from rlobj.training.parallel.hardware import open_hardware
+from rlobj.training.parallel import Parallel, open_parallel, open_processes
+from rlobj.training.parallel.environment import launched
+from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
 from rlobj.training.rollouts.own_columns import OwnColumns
 from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import close_trackers, open_trackers, require_trackers
@@ -72,24 +74,32 @@ def open_trainer(
     *,
     resume: bool = False,
 ) -> Iterator[Trainer]:
-    """A run that is ready for `run_step`; closed at the end of the `with` block.
+    """`open_run` of a configuration; the arguments are those of `run_training`."""
+    with open_run(RunRequest(config, Path(out), resumed=resume), inputs) as trainer:
+        yield trainer
 
-    The arguments are those of `run_training`.
+
+@contextlib.contextmanager
+def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
+    """A run that is ready for `run_step`; closed at the end of the `with` block.
 
     Raises:
         ConfigError: the input was wrong; nothing was written.
         RunError: something cannot be opened.
     """
     with ExitStack() as stack:
-        stored = read_settings(Path(out)) if resume and is_run(Path(out)) else None
-        config, choices, parallel = open_hardware(config, inputs.passed("model"), stored, stack)
-        comm, autocast = parallel.comm, arithmetic(config.model)
+        hardware, accelerator = _open_processes(request.config, stack)
+        comm = hardware.comm
+        folder = _open_folder(request, comm, stack)
+        run = resolve(request, hardware, inputs)
+        config = run.config
+        for callback in inputs.callbacks:
+            callback.opened(run)
+        autocast = arithmetic(config.model)
+        parallel = _open_parallel(config, accelerator, stack)
         opening = partial(_opening, inputs.callbacks, comm)
-        run = _open_folder(config, out, resume, comm, stack)
         with opening("loading the problems"):
-            choices += held_out_share(config, rows=inputs.passed("data") is not None)
-            config = settled(config, choices)
-            train, test, note = load_both(config, inputs)
+            train, test, note = run.problems
             OwnColumns(config).check(train)
             check_named(config.environment)
             if config.model.name is None and inputs.passed("model") is None:
@@ -99,7 +109,7 @@ def open_trainer(
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, inputs, parallel, stack)
-        newest = _newest(run, comm) if resume else None
+        newest = _newest(folder, comm) if run.resumed else None
         objective = config.resolved_objective()
         with opening("loading the model"):
             policy = initial.trained(newest)
@@ -124,15 +134,34 @@ def open_trainer(
                 stack.callback(sampler.close)
             conversations = _conversations(config, policy, sampler, inputs, [*train, *test], stack)
         trainer = Trainer(
-            inputs.callbacks, policy, learner, stream, test, sampler, grader, run, conversations
+            inputs.callbacks, policy, learner, stream, test, sampler, grader, folder, conversations
         )
         stack.enter_context(trainer.pipeline)
-        changes = trainer.prepare_folder(newest, resume, stack)
+        changes = trainer.prepare_folder(newest, run.resumed, stack)
         with together(comm, "opening the trackers"):
-            open_trackers(parallel.accelerator, config, run.path, learner.steps)
+            open_trackers(parallel.accelerator, config, folder.path, learner.steps)
         stack.callback(close_trackers, parallel.accelerator)
-        trainer.start(_facts(trainer, inputs, size, note, choices, changes))
+        trainer.start(_facts(trainer, run, size, note, changes))
         yield trainer
+
+
+def _open_processes(config: RunConfig, stack: ExitStack) -> tuple[Hardware, Any]:
+    """The processes that a launcher has started, their GPUs, and Accelerate's view of them.
+
+    Processes of one machine share its cores, unless OMP_NUM_THREADS is set. torch has its number of
+    threads again when the stack closes.
+    """
+    launch = read_launch(os.environ)  # open processes have other variables
+    threads = torch.get_num_threads()
+    stack.callback(torch.set_num_threads, threads)
+    if "OMP_NUM_THREADS" not in os.environ:
+        processes = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1"
+        torch.set_num_threads(max(1, threads // int(processes)))
+    accelerator = None
+    if launched(os.environ):
+        accelerator = open_processes(stack, grouped=True, timeout=config.training.hang_timeout)
+    comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
+    return Hardware(comm, smallest_cards(comm.gather(own_card())), launch), accelerator
 
 
 @contextlib.contextmanager
@@ -144,14 +173,26 @@ def _opening(callbacks: Sequence[Callback], comm: ProcessGroup, what: str) -> It
         yield
 
 
-def _open_folder(
-    config: RunConfig, out: Path | str, resume: bool, comm: ProcessGroup, stack: ExitStack
-) -> RunFolder:
+def _open_parallel(config: RunConfig, accelerator: Any, stack: ExitStack) -> Parallel:
+    """The strategy with which the processes share the policy."""
+    parallel = open_parallel(
+        config.training.strategy,
+        max_grad_norm=config.training.max_grad_norm,
+        autocast=arithmetic(config.model),
+        seed=config.seed,
+        offload=config.training.offload == "cpu",
+        accelerator=accelerator,
+    )
+    stack.callback(parallel.close)
+    return parallel
+
+
+def _open_folder(request: RunRequest, comm: ProcessGroup, stack: ExitStack) -> RunFolder:
     """The run directory; one to resume is locked, a new one is not created yet."""
-    run = RunFolder(comm.broadcast(str(out)))
+    run, config = RunFolder(comm.broadcast(str(request.path))), request.config
     require_trackers(config.output.trackers)
     with together(comm, "opening the run"):
-        if not resume:
+        if not request.resumed:
             run.refuse_if_taken()
         elif comm.rank == 0:
             if is_run(run.path):
@@ -159,38 +200,6 @@ def _open_folder(
             stack.enter_context(run.locked())
             refuse_changes(run.path, changed(read_settings(run.path), settings_of(config)))
     return run
-
-
-def load_both(config: RunConfig, inputs: CallerInputs) -> tuple[list[Problem], list[Problem], str]:
-    """Training and held-out problems, and why there are none of these, or not all.
-
-    If a source has no test part, all of it is trained on and the run is not evaluated.
-
-    Raises:
-        DataError: a source that cannot be read, or a test part that was required and is missing.
-    """
-    data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
-    rows = None if rows is None else list(rows)
-    train = load_problems(data, "train", rows, answers=config.needs_answers)
-    if not config.evaluation.every:
-        return train, [], ""
-    if rows is not None and held_out is None:
-        held_out = rows if data.test_fraction else None
-        if held_out is None and data.test is None:
-            return train, [], " (no test problems were given)"
-    try:
-        test = load_problems(data, "test", held_out, answers=config.rewards.needs_answers)
-    except DataError as error:
-        if held_out is not None or data.test is not None or data.test_fraction:
-            raise
-        logger.warning("no held-out evaluation: %s", error)
-        note = " (no test split; to evaluate, use data.test=FILE or data.test_fraction=0.1)"
-        return train, [], note
-    test, whole = test[: config.evaluation.problems], len(test)
-    note = f", the first of {whole} (evaluation.problems)" if len(test) < whole else ""
-    if warning := known_problems(train, test):
-        logger.warning(f"{', '.join(source_names(data.test or data.source))}: {warning}")
-    return train, test, note
 
 
 def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequence[Problem]) -> None:
@@ -309,25 +318,23 @@ def _conversations(
 
 def _facts(
     trainer: Trainer,
-    inputs: CallerInputs,
+    run: ResolvedRun,
     size: str,
     note: str,
-    choices: Sequence[Choice],
     changes: Mapping[str, tuple[Any, Any]],
 ) -> dict[str, str]:
     """What the run works with, in short texts by name.
 
     Args:
         trainer: the run.
-        inputs: of the caller.
+        run: its settings and what was chosen.
         size: of the model.
         note: why there are no held-out problems, or not all.
-        choices: settings that were chosen.
         changes: settings that a resumed run has changed.
     """
     config, parallel, learner = trainer.config, trainer.parallel, trainer.learner
     name = config.model.name or "embedded"
-    if inputs.passed("model") is not None:
+    if run.inputs.passed("model") is not None:
         name = trainer.policy.source or "given"
     device, depth = parallel.device.type, config.sampling.async_depth
     threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
@@ -350,7 +357,7 @@ def _facts(
         "sampler": config.sampling.engine + ahead,
         "scores": learner.scores.described(),
         "run": str(nearby(trainer.run.path)),
-        "chosen": explained(choices),
+        "chosen": run.chosen,
     }
     for path, (before, now) in changes.items():
         facts[f"from step {learner.steps + 1}"] = f"{path} {before} → {now}"

@@ -31,10 +31,11 @@ from rlobj.samplers.types import WaitEnded
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option
 from rlobj.training.loop.inputs import CallerInputs
-from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.opening import open_run
 from rlobj.training.loop.result import TrainingResult
 from rlobj.training.loop.step import explained, run_step
 from rlobj.training.loop.trainer import Trainer
+from rlobj.training.resolving import RunRequest
 
 logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -69,11 +70,16 @@ def run_training(
         ConfigError: the input was wrong; nothing was done.
         RunError: the work failed; `resume` continues from the last checkpoint.
     """
+    return run_steps(RunRequest(config, Path(out), resumed=resume), inputs)
+
+
+def run_steps(request: RunRequest, inputs: CallerInputs) -> TrainingResult:
+    """Open the run, and make its steps as `run_training`."""
     start = time.perf_counter()
     with (
         contextlib.chdir("."),  # a reward may have changed it
         Interrupts() as interrupts,
-        open_trainer(config, out, inputs, resume=resume) as trainer,
+        open_run(request, inputs) as trainer,
         noted(trainer),
         contextlib.ExitStack() as stack,
     ):
@@ -84,7 +90,7 @@ def run_training(
             gc.set_threshold(max(_YOUNG, thresholds[0]), *thresholds[1:])
         stack.callback(gc.set_threshold, *thresholds)
         interrupts.defer()
-        while trainer.learner.steps < config.training.steps:
+        while trainer.learner.steps < request.config.training.steps:
             try:
                 run_step(trainer)
             except WaitEnded:  # the steps done are saved
@@ -96,7 +102,7 @@ def run_training(
                     break
     seconds = time.perf_counter() - start
     # By default each rank names the folder after its own clock, and rank 0's name is used.
-    folder = Path(out) if trainer.comm.rank == 0 else trainer.run.path
+    folder = request.path if trainer.comm.rank == 0 else trainer.run.path
     passed = None if inputs.passed("model") is None else (inputs.model, inputs.tokenizer)
     return TrainingResult(folder, trainer.learner.steps, seconds, trainer.run.lines(), passed)
 

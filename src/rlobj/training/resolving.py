@@ -1,0 +1,219 @@
+"""What a run works with, decided once: `resolve` is the one step from settings to an open run.
+
+    layers -> RunConfig -> resolve(request, hardware, inputs) -> ResolvedRun -> open_run -> run_step
+
+`new_run.py` and `resumed_run.py` make the request. A dry run, the header, training in this process
+and training in new ones read the same ResolvedRun.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlobj.base.errors import DataError
+from rlobj.data import Problem, load_problems
+from rlobj.data.problems import known_problems
+from rlobj.data.sources import is_here, source_names
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.layout import is_run
+from rlobj.runs.run_folder import RunFolder
+from rlobj.settings.layers import Layer
+from rlobj.settings.run_config import RunConfig
+from rlobj.training.loop.inputs import CallerInputs
+
+if TYPE_CHECKING:
+    from rlobj.ranks import ProcessGroup
+    from rlobj.sizing.accelerate_launch import Launched
+    from rlobj.sizing.fitting import Choice
+    from rlobj.sizing.sizes import Cards, Size
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run as it is asked for: its settings are checked, and some of them may be `auto`.
+
+    Attributes:
+        config: its configuration; that of a new run has absolute paths.
+        path: its folder.
+        layers: the layers of the configuration, lowest first; of a resumed run, its changes.
+        processes: how many processes train.
+        done: the steps done before.
+        resumed: it goes on.
+    """
+
+    config: RunConfig
+    path: Path
+    layers: Sequence[Layer] = ()
+    processes: int = 1
+    done: int = 0
+    resumed: bool = False
+
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl of the steps done before."""
+        lines = RunFolder(self.path).lines() if self.resumed else []
+        return [line for line in lines if line["step"] <= self.done]
+
+
+class Hardware(NamedTuple):
+    """What a run computes on.
+
+    Attributes:
+        comm: the processes that are open.
+        cards: the GPUs of all processes; None = there are none.
+        launch: what `accelerate launch` asked for.
+    """
+
+    comm: ProcessGroup
+    cards: Cards | None
+    launch: Launched
+
+    @classmethod
+    def of_this_machine(cls, processes: int, environment: Mapping[str, str]) -> Hardware:
+        """That of processes which are not started yet, each with a GPU like that of this one."""
+        from rlobj.ranks import ProcessGroup
+        from rlobj.sizing.accelerate_launch import read_launch
+        from rlobj.sizing.sizes import Cards, own_card
+
+        card = own_card()
+        cards = None if card is None else Cards(processes, card[1])
+        return cls(ProcessGroup(), cards, read_launch(environment))
+
+
+class Problems(NamedTuple):
+    """The problems of a run.
+
+    Attributes:
+        train: the training problems.
+        test: the held-out problems; none = no evaluation.
+        note: why there are no held-out problems, or not all, for the header.
+    """
+
+    train: list[Problem]
+    test: list[Problem]
+    note: str
+
+
+@dataclass(frozen=True)
+class ResolvedRun(RunRequest):
+    """A run whose settings have their values. Nothing is written or loaded yet.
+
+    Attributes:
+        inputs: the objects of the caller, which take the place of what settings name.
+        choices: what each setting that was `auto` stands for, with the reason.
+        cards: the GPUs of all processes; None = there are none.
+        size: of its model, where something depends on it; None = nothing does, or not known.
+        here: nothing is fetched from the hub, as in a dry run.
+    """
+
+    inputs: CallerInputs = field(default_factory=CallerInputs)
+    choices: Sequence[Choice] = ()
+    cards: Cards | None = None
+    size: Size | None = None
+    here: bool = False
+
+    @property
+    def chosen(self) -> str:
+        """The choices that have a reason, one a line."""
+        made = [choice for choice in self.choices if choice.reason]
+        return "\n".join(f"{one.setting}={one.written()}: {one.reason}" for one in made)
+
+    @cached_property
+    def problems(self) -> Problems:
+        """Its problems, read once.
+
+        If a source has no test part, all of it is trained on and the run is not evaluated.
+
+        Raises:
+            DataError: a source cannot be read, or a test part that was required is missing.
+        """
+        config, inputs = self.config, self.inputs
+        data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
+        rows = None if rows is None else list(rows)
+        train = load_problems(data, "train", rows, answers=config.needs_answers)
+        if not config.evaluation.every or (self.here and not is_here(data.test)):
+            return Problems(train, [], "")
+        if rows is not None and held_out is None:
+            held_out = rows if data.test_fraction else None
+            if held_out is None and data.test is None:
+                return Problems(train, [], " (no test problems were given)")
+        try:
+            test = load_problems(data, "test", held_out, answers=config.rewards.needs_answers)
+        except DataError as error:
+            if held_out is not None or data.test is not None or data.test_fraction:
+                raise
+            logger.warning("no held-out evaluation: %s", error)
+            note = " (no test split; to evaluate, use data.test=FILE or data.test_fraction=0.1)"
+            return Problems(train, [], note)
+        test, whole = test[: config.evaluation.problems], len(test)
+        note = f", the first of {whole} (evaluation.problems)" if len(test) < whole else ""
+        if warning := known_problems(train, test):
+            logger.warning(f"{', '.join(source_names(data.test or data.source))}: {warning}")
+        return Problems(train, test, note)
+
+
+def resolve(
+    request: RunRequest,
+    hardware: Hardware,
+    inputs: CallerInputs = CallerInputs(),  # noqa: B008
+    *,
+    here: bool = False,
+) -> ResolvedRun:
+    """Give each setting its value; all processes call this together.
+
+    Args:
+        request: the run.
+        hardware: what it computes on.
+        inputs: the objects of the caller.
+        here: fetch nothing from the hub; what depends on it stays `auto`.
+
+    Raises:
+        ConfigError: as `choose_settings`; or the run cannot fit the GPUs.
+        DataError: the problems cannot be read, and the share that is held out depends on them.
+    """
+    from rlobj.sizing.choosing import held_out_share, settled
+
+    size, choices = _choices(request, hardware, inputs.passed("model"), here=here)
+    config = settled(request.config, choices)
+    if not here or is_here(config.data.source):
+        choices += held_out_share(config, rows=inputs.passed("data") is not None)
+        config = settled(config, choices)
+    asked = {**vars(request), "config": config}
+    return ResolvedRun(
+        **asked, inputs=inputs, choices=choices, cards=hardware.cards, size=size, here=here
+    )
+
+
+def _choices(
+    request: RunRequest, hardware: Hardware, model: Any, *, here: bool
+) -> tuple[Size | None, list[Choice]]:
+    """The size of the model, and what is chosen for the hardware by the first process for all."""
+    from rlobj.ranks import together
+    from rlobj.sizing.choosing import choose_settings, settled
+    from rlobj.sizing.fitting import require_memory
+    from rlobj.sizing.sizes import Size
+
+    (comm, cards, launch), config = hardware, request.config
+    size: Size | None = None
+    choices: list[Choice] = []
+    with together(comm, "choosing the settings"):
+        if comm.rank == 0:
+            resumed = request.resumed and is_run(request.path)
+            stored = read_settings(request.path) if resumed else None
+            if launch.unused:
+                logger.warning("accelerate launch: rlobj does not use %s", ", ".join(launch.unused))
+            if model is not None:
+                size = Size.of(model, config.model.lora)
+            elif here or cards is not None:
+                size = Size.named(config.model, local=here)
+            choices = choose_settings(config, size, cards, launch, stored)
+            if size is not None and cards is not None and not here:
+                now = settled(config, choices)
+                require_memory(now, size, now.training.strategy, cards.count, cards.bytes)
+    return comm.broadcast((size, choices))
