@@ -35,9 +35,9 @@ from rlobj.objectives.controllers import Controller
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import Penalty
-from rlobj.objectives.rules import COLUMNS, Level, Number, Rule, operators
-from rlobj.objectives.rules.columns import FUNCTIONS, LEVELS
+from rlobj.objectives.rules import COLUMNS, Level, Number, Rule
 from rlobj.objectives.rules.nodes import Column
+from rlobj.objectives.rules.operators import FUNCTIONS
 from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
@@ -203,11 +203,11 @@ def columns_table() -> str:
     rows = [
         (
             f"`{name}`",
-            md.cell(meaning),
-            LEVELS.get(name, "token"),
-            ", ".join(f"`{column}`" for column in reads) or "none",
+            md.cell(column.meaning),
+            column.level.name.lower(),
+            ", ".join(f"`{read}`" for read in column.reads) or "none",
         )
-        for name, (meaning, reads) in COLUMNS.items()
+        for name, column in COLUMNS.items()
     ]
     return md.table(("column", "meaning", "level", "needs in the TokenBatch"), rows)
 
@@ -242,11 +242,11 @@ def _methods(kind: type[Number | Rule], example: Number | Rule, owner: str) -> s
 
 def functions() -> str:
     """List the functions of the language."""
-    rows = [("`abs(number)`", md.cell("|x|."))]
-    for name, arguments in FUNCTIONS.items():
-        if name != "abs":
-            about = inspect.cleandoc(getattr(operators, name).__doc__).split("\n\n")[0]
-            rows.append((f"`{name}({', '.join(arguments)})`", md.cell(about)))
+    rows = []
+    for name, function in FUNCTIONS.items():
+        about = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0]
+        arguments = ", ".join(inspect.signature(function).parameters)
+        rows.append((f"`{name}({arguments})`", md.cell(about)))
     return md.table(("function", "meaning"), rows)
 
 

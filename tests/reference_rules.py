@@ -22,7 +22,7 @@ import torch
 
 from rlobj import TokenBatch
 from rlobj.objectives.rules import Expr, Level
-from rlobj.objectives.rules.arguments import rounded_share
+from rlobj.objectives.rules.nodes import rounded_share
 
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"
@@ -241,7 +241,9 @@ class Reference:
 
     def counted(self, node: Any, level: Level) -> Level:
         """What a population has: the finer one of a level and of that of `by`."""
-        return max(level, self.levels.get(node.by) or OF_UNIT.get(node.by, Level.RESPONSE))
+        return max(
+            level, self.levels.get(str(node.by)) or OF_UNIT.get(str(node.by), Level.RESPONSE)
+        )
 
     def own(self, name: str, place: Place) -> float:
         """A column of one's own, which has one value for each token, turn or response."""
@@ -254,7 +256,7 @@ class Reference:
     def members(self, node: Any, level: Level, unit: Hashable) -> list[Place]:
         """Decided tokens, turns or responses of a unit that are in `within`."""
         level = self.counted(node, level)
-        places = [place for place in self.places(level) if self.unit(node.by, place) == unit]
+        places = [place for place in self.places(level) if self.unit(str(node.by), place) == unit]
         places = places if unit is not None else []
         return [place for place in places if self.inside(node.within, place)]
 
@@ -332,7 +334,7 @@ class Reference:
         raise AssertionError(f"no reference for {node}")
 
     def of_unit(self, compute: Callable[[Any, Hashable], Any], node: Any, place: Place) -> Any:
-        unit = self.unit(node.by, place)
+        unit = self.unit(str(node.by), place)
         return self.remember((id(node), "unit", unit), lambda: compute(node, unit))
 
     def column(self, name: str, place: Place) -> Approximate:
@@ -456,7 +458,7 @@ class Reference:
         """(rank − 1)/(n − 1): the share of the others that are smaller; half of those that tie."""
         level = self.counted(node, node.of.level)
         place = self.lift(place, level)
-        values = self.values(node.of, self.members(node, level, self.unit(node.by, place)))
+        values = self.values(node.of, self.members(node, level, self.unit(str(node.by), place)))
         own = values.pop(place, None)
         if own is None or not values:
             return own and Approximate(0.5)

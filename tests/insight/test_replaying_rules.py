@@ -42,7 +42,7 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
         ("prob < TAU", None, "'TAU' has no value.*sweep=TAU=1e-4..1e-2"),
         ("prob < 0.1", "TAU=0.1..0.2", "no rule reads 'TAU'"),
         ("(prob < TAU) & (entropy > RHO)", "TAU=0.1..0.2", "'RHO' has no value.*one name"),
-        ("entropy.bottom(Q)", None, r"plain value(.|\n)*To sweep Q: sweep=Q="),
+        ("entropy.bottom(Q)", None, r"must lie in(.|\n)*To sweep Q: sweep=Q="),
         ("prob < TAU", "TAU=0.2..0.1", "rise from one number"),
         ("prob < TAU", "TAU=0.1", "Expected NAME=FROM..TO"),
         ("prob < TAU", "TAU=0.1..0.2:9999999", "must have 2 to 1000 values"),

@@ -9,7 +9,7 @@ from strategies import awkward_batch, fitting, objectives, tokens
 
 from rlobj import Objective, TokenBatch, parse
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import Rule, declared
+from rlobj.objectives.rules import Rule, Scope
 from rlobj.objectives.statistics import SingleProcess
 
 OBJECTIVES = objectives()
@@ -111,8 +111,7 @@ def test_each_clause_read_back_holds_on_its_tokens(name):
             where = clauses.codes == code
             if effect in ("dropped", "masked"):
                 assert (clauses.factor[where] == 0).all()
-            with declared({"stage": "token"}):
-                clause = parse(text)
+            clause = parse(text, Scope({"stage": "token"}))
             assert str(clause) == text
             frame = Frame([table], dict.fromkeys(READ, text), SingleProcess(), state)
             if isinstance(clause, Rule):

@@ -11,7 +11,7 @@ from strategies import NAN, tokens
 
 from rlobj import BatchError, ConfigError, Objective, TokenBatch, column, reward
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.rules import declared, parse
+from rlobj.objectives.rules import Scope, parse
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.settings.run_config import RunConfig
 
@@ -32,8 +32,7 @@ BATCH = test_turns.BATCH.replace(
 def numbers(text: str, tables: Any = (BATCH,), comm: Any = None) -> list[float]:
     """The number, or 1 and 0 of the rule, on each token of a decided response."""
     tables = [table.replace(advantages=table.logprobs) for table in tables]
-    with declared(LEVELS):
-        expression = parse(text)
+    expression = parse(text, Scope(LEVELS))
     read = dict.fromkeys(["logprobs", "advantages", "rewards", *expression.batch_columns()], "it")
     frame = Frame(tables, read, comm or SingleProcess())
     values = frame.rule(expression) if expression.is_rule else frame.number(expression)  # type: ignore[arg-type]
@@ -148,6 +147,8 @@ def test_levels_are_written_and_read_again() -> None:
     assert Objective(columns={"stage": "token"}).model_dump()["columns"] == ["stage"]
     outcome = column("outcome", level="response")
     assert Objective(columns={"outcome": "response"}, drop=outcome > outcome.mean("group"))
+    assert outcome != column("outcome")
+    assert outcome.mean() != column("outcome").mean()
     by = Objective(
         columns={"state": "response"}, drop=reward > reward.mean(by=column("state", "response"))
     )

@@ -51,8 +51,8 @@ def test_a_cut_at_a_mean_is_the_same_for_large_updates_in_float32() -> None:
         ("logprob.top(0.5, of='response')", "one number per response of it: logprob.mean.by='resp"),
         ("abs(advantage).quantile(0.5, of='response') > 0", "abs.advantage..mean.by='response'"),
         ("reward.top(0.5, of='responses')", "of='responses': expected one of token, response"),
-        ("prob.bottom_to_mean(W)", "'limit' must be written as a plain value"),
-        ("prob.bottom_to_mean('1')", "the limit must be a number, got '1'"),
+        ("prob.bottom_to_mean(W)", "a number in a rule must be finite, got W"),
+        ("prob.bottom_to_mean('1')", "expected a number, got '1'; write it without"),
         ("prob.bottom_to_mean(1, by='position')", "expected one of update, group, response"),
     ],
 )

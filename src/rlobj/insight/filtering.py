@@ -13,13 +13,13 @@ import torch
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.evaluator import Evaluator, Values
+from rlobj.objectives.frame import Frame
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.rules import Expr, nodes, parse
-from rlobj.objectives.rules.columns import COLUMNS, declared, levels_of
+from rlobj.objectives.rules import COLUMNS, Expr, Scope, nodes, parse
 from rlobj.objectives.rules.nodes import Logic, operands
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.objectives.values import Values
 from rlobj.runs.columns import COLUMNS as RECORDED
 
 _RECORDED = tuple(name for name, column in RECORDED.items() if column.type != "string")
@@ -53,8 +53,8 @@ def read_filter(where: str | Expr) -> Expr:
     Raises:
         ConfigError: no rule, a rule about a population, or a column that the record lacks.
     """
-    with declared(levels_of(OWN_COLUMNS)):
-        rule = parse(where) if isinstance(where, str) else where
+    scope = Scope(dict.fromkeys(OWN_COLUMNS, "token"))
+    rule = parse(where, scope) if isinstance(where, str) else where
     if not rule.is_rule:
         raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} > 0")
     for node in rule.walk():
@@ -122,23 +122,22 @@ def only_recorded(rule: Expr | None) -> bool:
     return any(not pc.any(matching(part, chance)).as_py() for part in decidable)
 
 
-class _Rows(Evaluator):
+class _Rows(Frame):
     """Recorded rows, each a response by itself."""
 
     def __init__(self, rule: Expr, rows: Any) -> None:
-        super().__init__()
-        names = columns_of(rule)
-        self.dtype = torch.float64 if {*names} & {*_WIDE} else torch.float32
-        self.comm, self.state, self.rows = SingleProcess(), {}, rows
+        wide = not {*columns_of(rule)}.isdisjoint(_WIDE)
         ones = torch.ones(len(rows), dtype=torch.int64)
-        self.table = TokenBatch(lengths=ones, groups=ones, logprobs=-ones.float())
-        self.decided = self.decided_responses = ones.bool()
+        logprobs = -ones.to(torch.float64 if wide else torch.float32)
+        table = TokenBatch(lengths=ones, groups=ones, logprobs=logprobs)
+        super().__init__([table], {}, SingleProcess())
+        self.rows = rows
 
     def read(self, node: Any) -> Values:
         name, change = _DERIVED.get(node.name, (node.name, None))
         kind = pyarrow.float64() if self.dtype == torch.float64 else pyarrow.float32()
         column = self.rows[name].cast(kind)
         data = torch.tensor(column.to_numpy(), dtype=self.dtype)  # null is NaN
-        unknown = data.isnan()
+        unknown = data.isnan().to(torch.uint8)
         values = data if change is None else change(data)
         return self._finite(node, Values(values, unknown))

@@ -8,9 +8,8 @@ objective           Objective: the parts of the equation; its stages `observe`, 
 rules               m, ω, c_k and settings are expressions, read from text or built in Python
 needs               the columns of a table that each stage reads
 rollout_advantages  A of a rollout's tables, from the rewards of all ranks
-frame               the values of expressions on the tokens of an update: its columns, and what is
-                    computed token by token (`evaluator`) or over many tokens (`populations`, with
-                    `statistics` over all ranks)
+frame               the values of expressions on the tokens of an update, token by token (`values`)
+                    or over many tokens (`statistics` over all ranks)
 weights             m·ω/Z and c_k/Z_k, from a frame
 plan                Plan: all that is fixed for an update
 clauses             what the objective did to each token, and which part of a rule decided it

@@ -32,7 +32,7 @@ from rlobj.objectives.rewards import (
     relative_rounding,
     total_reward,
 )
-from rlobj.objectives.rules.arguments import rounded_share
+from rlobj.objectives.rules.nodes import rounded_share
 
 Weights = Sequence[float] | None
 _ROUNDING = 1e-12

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,8 +13,7 @@ from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
-from rlobj.objectives.rules import CustomRule, Expr, Level, nodes
-from rlobj.objectives.rules.populations import FINEST
+from rlobj.objectives.rules import Expr, Level, nodes
 from rlobj.objectives.scores import of_rewards
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
@@ -210,7 +208,7 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[
 
 def _meanings(expression: Expr) -> list[str]:
     """What each population in the expression is, and what is selected or computed from it."""
-    return list(dict.fromkeys(filter(None, map(_meaning, _unnamed(expression)))))
+    return list(dict.fromkeys(filter(None, (node.describe() for node in _unnamed(expression)))))
 
 
 def _unnamed(expression: Expr) -> Iterator[Expr]:
@@ -218,67 +216,6 @@ def _unnamed(expression: Expr) -> Iterator[Expr]:
     yield expression
     for child in () if isinstance(expression, nodes.Named) else expression.children():
         yield from _unnamed(child)
-
-
-def _meaning(node: Expr) -> str:
-    match node:
-        case nodes.Cut():
-            which = "largest" if node.side == "top" else "smallest"
-            k = f"k = {node.round}({node.fraction}·n)"
-            if node.round == "linear":
-                k = f"k = floor({node.fraction}·(n − 1)) + 1"
-            k += f", at least {node.at_least}" if node.at_least else ""
-            k += f", none if k < {node.none_below}" if node.none_below else ""
-            return f"{node}: the k {which} {node.value} of {_ranked(node)}, {k}, ties kept"
-        case nodes.Quantile():
-            which = f"the ceil({node.q}·n)-th smallest"
-            if node.interpolate:
-                which = f"at {node.q}·(n − 1) places above the smallest one, interpolated,"
-            return f"{node}: {which} {node.value} of {_ranked(node)}"
-        case nodes.MeanCut():
-            most = f"as many as have a mean of at most {node.limit}, equal ones together"
-            return f"{node}: the smallest {node.value} of {_ranked(node)}, {most}"
-        case nodes.Sample():
-            unit = "responses" if node.of == "response" else "tokens"
-            if not isinstance(node.amount, float):
-                return f"sample: {node.amount} random {unit} with {node.rule}"
-            counted = "all tokens of the update" if node.of == "all" else f"the rule's {unit}"
-            size = f"{node.round}({node.amount}·n)"
-            return f"sample: {size} random {unit} with {node.rule}; n counts {counted}"
-        case nodes.Aggregate() | nodes.Quantified() | nodes.Rank():
-            unit = f"{node.counted.name.lower()}s"
-            return f"{node}: over {_population(node.by, node.within, unit)}"
-        case nodes.Scan():
-            start, step = node.side == "prefix", node.level.name.lower()
-            span = f"{node.by}'s start to the {step}" if start else f"{step} to the {node.by}'s end"
-            decay = f", times {node.decay} per {step} of distance" if node.decay != 1 else ""
-            return f"{node}: the sum of {node.value} from the {span}{decay}"
-        case CustomRule():
-            return f"{node}: {inspect.getdoc(type(node)) or 'a rule written in Python'}"
-    return ""
-
-
-def _ranked(node: nodes.Cut | nodes.Quantile | nodes.MeanCut) -> str:
-    """What a cut ranks, in words; tokens that have the value of their response or turn tie."""
-    if node.counted != Level.TOKEN:
-        return _population(node.by, node.within, f"{node.of}s")
-    text = _population(node.by, node.within)
-    if node.value.level in (Level.RESPONSE, Level.TURN):
-        of = node.value.level.name.lower()
-        text += f" (of tokens, which tie if they are of one {of}; of='{of}' ranks {of}s)"
-    return text
-
-
-def _population(by: str, within: Expr | None, unit: str = "tokens") -> str:
-    """A population in words: the n tokens of each response with entropy > 1."""
-    texts = {
-        "update": f"the update's n {unit}",
-        "position": f"the n {unit} of a group's position",
-        "group_turn": f"the n {unit} of a group's turns of one number",
-    }
-    by_column = f"the n {unit} of a group with the same {by}"
-    text = texts.get(by, f"each {by}'s n {unit}" if by in FINEST else by_column)
-    return text + (f" with {within}" if within is not None else "")
 
 
 def _inert_terms(terms: Terms, updates: int) -> list[str]:

@@ -1,33 +1,60 @@
-"""Frame: the values of rules on this rank's tokens of an update, from which a plan is made.
+"""Frame: the values of expressions on this rank's tokens of an update, from which a plan is made.
 
-`Objective.plan` builds one frame per update, with detached columns. It reads columns. Other
-expressions are computed token by token (`evaluator`), or over many tokens (`populations`).
+`Objective.plan` builds one frame per update, with detached columns.
+
+A population is all tokens of the update, those of a group (on any rank), those at one position in
+the responses of a group, those of a response, those of a turn, those of the group's turns of one
+number, or those of a group that have one value in a column of one's own. Aggregates of a number
+with one value per response count responses, and so do cuts with of="response". The same holds for
+turns; all others count tokens. Rows of undecided responses belong to no population. All ranks must
+evaluate the same expressions in the same order, because populations contain the tokens of all
+ranks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import BatchError
-from rlobj.objectives import functional, statistics
-from rlobj.objectives.evaluator import Values
-from rlobj.objectives.populations import Populations
-from rlobj.objectives.rules import COLUMNS, Level, nodes
-from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.statistics import Comm
+from rlobj.base.errors import BatchError, ConfigError
+from rlobj.objectives import statistics
+from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Number, Rule, nodes
+from rlobj.objectives.rules.columns import of_policy
+from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
+from rlobj.objectives.values import NOT_FINITE, OPERATIONS, Values, when, worst
 
 _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
     *("collision", "old_collision", "entropy_sensitivity", "turn", "turn_reward"),
 )
+_KEPT = nodes.Populated | nodes.Scan | nodes.Named | CustomRule
+"""Nodes that are evaluated once."""
 
 
-class Frame(Populations):
+@dataclass(frozen=True)
+class Units:
+    """The groups of the update, their positions or turns, or this rank's responses or turns.
+
+    Attributes:
+        member: the unit of each response, turn or token of this rank, from 0.
+        count: the number of units; by a column of one's own, the last one is of those in no unit.
+        comm: the ranks that share the units.
+        level: which of them `member` has.
+    """
+
+    member: Tensor
+    count: int
+    comm: Comm
+    level: Level = Level.RESPONSE
+
+
+class Frame:
     """This rank's tables of one update, joined, with the values of expressions on their rows.
 
     Args:
@@ -38,6 +65,11 @@ class Frame(Populations):
 
     Attributes:
         table: the joined table.
+        dtype: of all numbers.
+        decided: bool [N], rows of decided responses.
+        decided_responses: bool [B].
+        columns_read: the TokenBatch columns, detached.
+        selections: for each evaluated cut, by its text: selected tokens and population.
 
     Raises:
         BatchError: a column is absent or not finite on some rank; raised on all ranks.
@@ -50,16 +82,20 @@ class Frame(Populations):
         comm: Comm,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
         self.comm = comm
         self.state = state or {}
-        self._batch: dict[str, Tensor] = {}  # columns of the TokenBatch
-        self._columns: dict[str, Tensor] = {}  # columns of rules
+        self.columns_read: dict[str, Tensor] = {}
+        self.selections: dict[str, tuple[int, int]] = {}
+        self._columns: dict[Expr, Tensor] = {}  # columns of rules
+        self._units_by: dict[str, Units] = {}
+        self._evaluated: dict[Expr, Values] = {}
+        self._not_finite: dict[Expr, Tensor] = {}
+        self._error = ""
         error, tokens, reported = "", 0, 0
         try:
             self.table = _join(tables, columns)
             for name, who in columns.items():
-                self._batch[name] = self._read(name, who)
+                self.columns_read[name] = self._read(name, who)
             if "sampler_logprobs" in columns and self.table.sampler_logprobs is not None:
                 decided, unknown = self.table.decided, self.table.sampler_logprobs.isnan()
                 tokens, reported = int(decided.sum()), int((decided & ~unknown).sum())
@@ -84,6 +120,74 @@ class Frame(Populations):
         self.decided_responses = self.table.decided_responses
         self._all_decided = bool(self.decided.all())
 
+    # What is asked of a frame.
+
+    def number(self, expression: Number, who: str = "", where: Tensor | None = None) -> Tensor:
+        """The value of a number on each token, [N]; 0 where it is undefined.
+
+        Args:
+            expression: the number.
+            who: the field that reads it; `check` then refuses rows on which it is undefined.
+            where: the rows that are checked, bool [N]; None = those of decided responses.
+        """
+        values = self._at(expression, Level.TOKEN)
+        data, undefined = values.data.expand(len(self.table)), values.undefined
+        if undefined is None:
+            return data
+        if who:
+            rows = (self.decided if where is None else where) & undefined
+            self._check_finite(expression, values, rows)
+            why = "has no value: a population is empty, or does not hold what is ranked"
+            self.refuse(rows, f"{who} '{expression}' {why}")
+        return data.masked_fill(undefined, 0)
+
+    def rule(self, expression: Rule | None) -> Tensor:
+        """The tokens of decided responses that a rule selects, bool [N]; None selects all."""
+        return self._members(expression, Level.TOKEN)
+
+    def holds(self, rule: Rule) -> Tensor:
+        """The tokens on which a rule is true, bool [N]; unlike `rule`, it refuses nothing."""
+        return self._at(rule, Level.TOKEN).data & self.decided
+
+    def check(self) -> None:
+        """Raise the first error of an expression, on all ranks together.
+
+        Raises:
+            BatchError: a weight is undefined, or a rule depends on a number that is not finite.
+        """
+        if int(self.comm.sum(torch.tensor(int(bool(self._error))))):
+            raise BatchError(self._error or "a rule or weight has no value on another rank")
+
+    def refuse(self, wrong: Tensor, message: str, level: Level = Level.TOKEN) -> None:
+        """Keep an error for `check` if any row [N], turn [T] or response [B] is True."""
+        if self._error or not bool(wrong.any()):
+            return
+        first = int(wrong.nonzero()[0])
+        row = int(self.table.turn_starts[first]) if level == Level.TURN else first
+        place = f"row {row} ({self.table.row(row)})"
+        place = f"response {first}" if level == Level.RESPONSE else place
+        self._error = f"{message} at {place}"
+
+    def _check_finite(
+        self, expression: Expr, values: Values, where: Tensor, level: Level = Level.TOKEN
+    ) -> None:
+        """Refuse rows that depend on a number that is NaN or infinite, and name this number.
+
+        Args:
+            expression: a rule or number.
+            values: of the expression.
+            where: the tokens [N], turns [T] or responses [B] that are read.
+            level: which of them `where` has.
+        """
+        for part in expression.walk() if values.flaw is not None else ():
+            if part in self._not_finite and part.level <= level:
+                not_finite = self._spread(self._not_finite[part], part.level, level)
+                name = f"'{part}'" if part == expression else f"'{part}' in '{expression}'"
+                wrong = not_finite & (values.flaw == NOT_FINITE) & where
+                self.refuse(wrong, f"{name} is NaN or infinite", level)
+
+    # Columns.
+
     def _read(self, name: str, who: str) -> Tensor:
         """A TokenBatch column, detached; finite on rows of decided responses, [N]."""
         if name in ("rewards", "staleness"):  # [B]; a reward that is NaN means undecided
@@ -92,38 +196,35 @@ class Frame(Populations):
 
     def batch(self, name: str) -> Tensor:
         """A TokenBatch column in the frame's dtype, 0 on rows of undecided responses, [N]."""
-        if name not in self._batch:
+        if name not in self.columns_read:
             raise BatchError(f"a custom rule asks for '{name}', which its `reads` does not return")
         values = self._known(name).to(self.dtype)
         return self.table.spread(values) if name in self.table.response_columns else values
 
     def _known(self, name: str) -> Tensor:
         """A TokenBatch column in its own dtype, 0 on undecided rows, [N] or [B]."""
-        values = self._batch[name]
+        values = self.columns_read[name]
         if self._all_decided:
             return values
         of_responses = name in self.table.response_columns
         return values.masked_fill(~(self.decided_responses if of_responses else self.decided), 0)
 
     def read(self, node: nodes.Column | nodes.NamedReward) -> Values:
-        name = str(node)
-        if name not in self._columns:
+        """The values of a column on each row [N], turn [T] or response [B]."""
+        if node not in self._columns:
+            name = str(node)
             if isinstance(node, nodes.NamedReward):
                 values = self._named_reward(node.name)
             elif name in self.table.columns:
-                values = self._at_level(name, node.level)
+                values = self._own_column(name, node.level)
+            elif name in COLUMNS and (value := COLUMNS[name].value):
+                values = value(self)
             else:
-                values = _VALUES[name](self) if name in _VALUES else self._of_score(name)
-            self._columns[name] = values.to(self.dtype)
-        return Values(self._columns[name])
+                values = of_policy(self, name)
+            self._columns[node] = values.to(self.dtype)
+        return Values(self._columns[node])
 
-    @property
-    def sampler_known(self) -> Tensor:
-        logprobs = self.table.sampler_logprobs
-        assert logprobs is not None  # `_read` has refused a table without them
-        return logprobs.isfinite() & self.decided
-
-    def _at_level(self, name: str, level: Level) -> Tensor:
+    def _own_column(self, name: str, level: Level) -> Tensor:
         """A column of a user's own with one value for each token, turn or response.
 
         Values per token must be the same on all tokens of the turn or the response.
@@ -140,11 +241,8 @@ class Frame(Populations):
         if level == Level.RESPONSE:
             starts = table.starts.clamp(max=max(len(table) - 1, 0))
             empty = (table.lengths == 0) & self.decided_responses
-            self.refuse(
-                empty,
-                f"column '{name}' has one value per token, and no token says what it is",
-                level,
-            )
+            message = f"column '{name}' has one value per token, and no token says what it is"
+            self.refuse(empty, message, level)
         first = values[starts] if len(table) else values.new_zeros(len(starts))
         self.refuse(
             (values != first[unit]) & self.decided,
@@ -152,24 +250,6 @@ class Frame(Populations):
             f"of the first token of its {unit_name}",
         )
         return first
-
-    def whole_numbers(self, name: str, level: Level) -> Tensor:
-        """A column of whole numbers of a user's own for each token, turn or response, int64."""
-        values = self._at_level(name, level)
-        whole = values.long()
-        message = f"by='{name}' takes whole numbers, and the column has another number"
-        self.refuse(whole != values, message, level)
-        return whole
-
-    def _of_score(self, name: str) -> Tensor:
-        """A column of the TokenBatch, or one that a score gives: its probability or its gap."""
-        score, _, kind = name.rpartition("_")
-        if name in self._batch or kind not in ("logprob", "prob", "gap"):
-            return self.batch(name)
-        logprobs = self.batch(score_column(score))
-        if kind == "gap":
-            return logprobs - self.batch("logprobs")
-        return logprobs.exp() if kind == "prob" else logprobs
 
     def _named_reward(self, name: str) -> Tensor:
         try:
@@ -179,43 +259,399 @@ class Frame(Populations):
             values = self.table.lengths
         return values.masked_fill(~self.decided_responses, 0)
 
+    # Levels.
 
-def _covariance(frame: Frame) -> Tensor:
-    advantages, logprobs = frame.batch("advantages"), frame.batch("logprobs")
-    mean_advantage = statistics.exact_mean(advantages, frame.decided, frame.comm)
-    mean_logprob = statistics.exact_mean(logprobs, frame.decided, frame.comm)
-    return (advantages - mean_advantage) * (logprobs - mean_logprob)
+    def _at(self, node: Expr, level: Level) -> Values:
+        """The values of an expression for each token, turn or response, or 0-d."""
+        values = self.evaluate(node)
+        if node.level in (Level.UPDATE, level):
+            return values
+        data, flaw = values.data, values.flaw
+        if flaw is not None:
+            flaw = self._spread(flaw.expand(data.shape), node.level, level)
+        return Values(self._spread(data, node.level, level), flaw)
 
+    def _spread(self, values: Tensor, of: Level, level: Level) -> Tensor:
+        """Values of responses [B] or turns [T] as those of turns or tokens; others unchanged."""
+        table = self.table
+        if of in (Level.UPDATE, level):
+            return values
+        if of == Level.TURN:
+            return values[table.turns]
+        return table.spread(values) if level == Level.TOKEN else values[table.of_turns]
 
-_VALUES: dict[str, Callable[[Frame], Tensor]] = {
-    "logprob": lambda frame: frame.batch("logprobs"),
-    "prob": lambda frame: frame.batch("logprobs").exp(),
-    "surprisal": lambda frame: -frame.batch("logprobs"),
-    "old_logprob": lambda frame: frame.batch("old_logprobs"),
-    "old_prob": lambda frame: frame.batch("old_logprobs").exp(),
-    "old_surprisal": lambda frame: -frame.batch("old_logprobs"),
-    "advantage": lambda frame: frame.batch("advantages"),
-    "reward": lambda frame: frame.table.reward().masked_fill(~frame.decided_responses, 0),
-    "ratio": lambda frame: functional.log_ratio(
-        frame.batch("logprobs"), frame.batch("old_logprobs")
-    ).exp(),
-    "length": lambda frame: frame.table.lengths,
-    "staleness": lambda frame: frame.table.column("staleness", "the rule"),
-    "position": lambda frame: frame.table.positions,
-    "turn": lambda frame: frame.table.turn_numbers[frame.table.turn_starts],
-    "turn_position": lambda frame: (
-        frame.table.positions - frame.table.positions[frame.table.turn_starts][frame.table.turns]
-    ),
-    "turn_reward": lambda frame: frame.batch("turn_reward")[frame.table.turn_starts],
-    "covariance": _covariance,
-    "sampler_gap": lambda frame: frame.batch("old_logprobs") - frame.batch("sampler_logprobs"),
-    "gradient_norm": lambda frame: functional.gradient_norm(
-        frame.batch("logprobs"), frame.batch("collision"), frame.batch("advantages")
-    ),
-}
-"""The value of each column of rules on the frame's rows, [N]; rewards and lengths are [B], turns
-and their rewards [T]. Columns that are not listed are those of the TokenBatch with the same name,
-or of a score."""
+    # Nodes.
+
+    def evaluate(self, node: Expr) -> Values:
+        """The values of an expression: [N], [T], [B] or 0-d by its level."""
+        if not isinstance(node, _KEPT):
+            return self._compute(node)
+        if node not in self._evaluated:  # ranks exchange numbers once
+            self._evaluated[node] = self._compute(node)
+        return self._evaluated[node]
+
+    def _compute(self, node: Expr) -> Values:
+        match node:
+            case nodes.Column() | nodes.NamedReward():
+                return self.read(node)
+            case nodes.SamplerKnown():
+                logprobs = self.table.sampler_logprobs
+                assert logprobs is not None  # `_read` has refused a table without them
+                return Values(logprobs.isfinite() & self.decided)
+            case nodes.Constant():
+                return self._constant(node.value)
+            case nodes.Controlled():
+                return self._constant(nodes.Constant(self.state[node.name]["value"]).value)
+            case nodes.Named():
+                return self.evaluate(node.value)
+            case nodes.Arithmetic():
+                function = OPERATIONS[node.operator]
+                return self._finite(node, self._combine(node, function, node.left, node.right))
+            case nodes.Function():  # the name is looked up when it is called
+                function = getattr(torch, node.name)
+                return self._finite(node, self._combine(node, function, *node.arguments))
+            case nodes.Negative():
+                return self._combine(node, torch.neg, node.operand)
+            case nodes.Compare():
+                compared = self._combine(node, OPERATIONS[node.operator], node.left, node.right)
+                return Values(compared.defined(compared.data), compared.flaw)
+            case nodes.Logic():
+                left, right = self._at(node.left, node.level), self._at(node.right, node.level)
+                return left | right if node.operator == "|" else ~(~left | ~right)
+            case nodes.Not():
+                return ~self.evaluate(node.operand)
+            case nodes.When():
+                parts = (node.rule, node.then, node.otherwise)
+                return when(*(self._at(part, node.level) for part in parts))
+            case nodes.Cut():
+                return self._cut(node)
+            case nodes.MeanCut():
+                return self._mean_cut(node)
+            case nodes.Quantile():
+                return self._quantile(node)
+            case nodes.Rank():
+                return self._rank(node)
+            case nodes.Aggregate():
+                return self._aggregate(node)
+            case nodes.Quantified():
+                return self._quantified(node)
+            case nodes.Sample():
+                return self._sample(node)
+            case nodes.Scan():
+                return self._scan(node)
+            case CustomRule():
+                return self._custom_rule(node)
+        raise ConfigError(
+            f"{node} is code, and nothing is imported where settings are only read, so its tokens "
+            "are not known. If you trust the code: rlobj replay RUN --rule RULE"
+        )
+
+    def _constant(self, value: float) -> Values:
+        return Values(torch.tensor(value, dtype=self.dtype, device=self.device))
+
+    def _combine(self, node: Expr, function: Callable[..., Tensor], *parts: Expr) -> Values:
+        """A function of the values of some parts, undefined where one of them is."""
+        values = [self._at(part, node.level) for part in parts]
+        return Values(function(*(v.data for v in values)), worst(*(v.flaw for v in values)))
+
+    def _finite(self, node: Expr, values: Values) -> Values:
+        """The values, undefined where they are not finite; remembers where that is."""
+        if bool(values.data.sum().isfinite()):  # faster than a test of every number
+            return values
+        wrong = values.defined(~values.data.isfinite())
+        if not bool(wrong.any()):
+            return values
+        self._not_finite[node] = wrong
+        return Values(values.data, worst(values.flaw, wrong.to(torch.uint8) * NOT_FINITE))
+
+    # Populations.
+
+    def _units(self, node: nodes.Populated) -> Units:
+        # No cached_property: Python 3.11 holds its lock for all instances of the class. If ranks
+        # are threads, one would hold it while it waits for the others in `comm.sum`.
+        if (name := str(node.by)) not in self._units_by:
+            own = isinstance(node.by, nodes.Column)
+            units = self._own_units(name, node.by_level) if own else self._find_units(name)
+            self._units_by[name] = units
+        return self._units_by[name]
+
+    def _own_units(self, column: str, level: Level) -> Units:
+        """The pairs of a group and a value of a column of one's own, which is not negative."""
+        values = self._own_column(column, level)
+        message = f"by='{column}' takes whole numbers, and the column has another number"
+        self.refuse(values.long() != values, message, level)
+        values, groups = values.long(), self._spread(self.table.groups, Level.RESPONSE, level)
+        inside = (values >= 0) & self._spread(self.decided_responses, Level.RESPONSE, level)
+        pairs = torch.stack([groups, values], 1)[inside]
+        member, count = statistics.numbered(pairs, self.comm)
+        whole = torch.full_like(values, count)
+        whole[inside] = member
+        return Units(whole, count + 1, self.comm, level)
+
+    def _find_units(self, by: str) -> Units:
+        table, level = self.table, nodes.BY[by]
+        if by in ("response", "turn"):
+            size = len(table.lengths if by == "response" else table.turn_starts)
+            return Units(torch.arange(size, device=self.device), size, SingleProcess(), level)
+        if by == "update":
+            return Units(torch.zeros_like(table.groups), 1, self.comm)
+        member, count = statistics.numbered(table.groups, self.comm)
+        if by == "group":
+            return Units(member, count, self.comm)
+        token = level == Level.TOKEN
+        places = table.positions if token else table.turn_numbers[table.turn_starts]
+        end = places.max()[None] + 1 if len(places) else places
+        ends, _ = statistics.gather(end, self.comm)
+        longest = int(ends.max()) if len(ends) else 0
+        member = self._spread(member, Level.RESPONSE, level) * longest + places
+        return Units(member, count * longest, self.comm, level)
+
+    def _population(self, node: nodes.Populated, of: Expr) -> tuple[Values, Tensor]:
+        """The values of tokens [N], turns [T] or responses [B], and which of them count."""
+        level = node.counted
+        values, population = self._at(of, level), self._members_of_units(node)
+        if of.level == Level.TOKEN:
+            self._refuse_spread(of)
+        self._check_finite(of, values, population, level)
+        return values, values.defined(population)
+
+    def _refuse_spread(self, of: Expr) -> None:
+        """Refuse to count tokens of a number that has one value per response in the table."""
+        read = [node for node in of.walk() if node.reads_tokens and node.level == Level.TOKEN]
+        names = [str(node) for node in read]
+        if names and {*names} <= self.table.response_columns:
+            self._error = self._error or (
+                f"column '{names[0]}' has one value per response, and a population of '{of}' would "
+                f"count it for each token. Declare its level: columns: {{{names[0]}: response}}"
+            )
+
+    def _members_of_units(self, node: nodes.Populated) -> Tensor:
+        """The tokens [N], turns [T] or responses [B] in `within` that are in a unit."""
+        members = self._members(node.within, node.counted)
+        if isinstance(node.by, nodes.Column):
+            members = members & (self._unit(node, node.counted) < self._units(node).count - 1)
+        return members
+
+    def _members(self, within: Rule | None, level: Level) -> Tensor:
+        """The tokens [N], turns [T] or responses [B] in `within`, also those without a value."""
+        decided = self.decided
+        if level != Level.TOKEN:
+            decided = self._spread(self.decided_responses, Level.RESPONSE, level)
+        if within is None:
+            return decided
+        if within.level > level:
+            turns = level == Level.TURN
+            any_by = self.table.any_by_turn if turns else self.table.any_by_response
+            return any_by(self.rule(within))
+        chosen = self._at(within, level)
+        self._check_finite(within, chosen, decided, level)
+        return decided & chosen.data
+
+    def _unit(self, node: nodes.Populated, level: Level) -> Tensor:
+        """The unit of each token, turn or response."""
+        units = self._units(node)
+        return self._spread(units.member, units.level, level)
+
+    def _count(self, mask: Tensor, node: nodes.Populated) -> Tensor:
+        """The number of True tokens, turns or responses in each unit, int64."""
+        if node.by == "update":
+            return self.comm.sum(mask.sum(dtype=torch.int64)[None])
+        units = self._units(node)
+        return statistics.count_by(mask, self._unit(node, node.counted), units.count, units.comm)
+
+    def _kth(
+        self,
+        node: nodes.Cut | nodes.Quantile,
+        values: Values,
+        population: Tensor,
+        place: Callable[[int], int],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rank tokens, turns or responses.
+
+        Args:
+            node: has the populations.
+            values: the numbers by which they are ranked.
+            population: those that are ranked, bool [N], [T] or [B].
+            place: the place of a population's cut, from 1, by its size; 0 = no cut.
+
+        Returns:
+            The keys [N], [T] or [B], the key of each unit's cut, and the cut's place.
+        """
+        keys = statistics.order_keys(values.data.expand(len(population)))
+        sizes = self._count(population, node)
+        places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
+        if node.by == "update":
+            k = int(places)
+            cut = statistics.kth_smallest(keys, k, self.comm, population) if k else 0
+            return keys, torch.tensor([cut], device=keys.device), places
+        unit = self._unit(node, node.counted)[population]
+        cuts = statistics.kth_smallest_by(keys[population], places, unit, self._units(node).comm)
+        return keys, cuts, places
+
+    def _cut(self, node: nodes.Cut) -> Values:
+        def place(n: int) -> int:
+            k = node.size(n)
+            return n - k + 1 if k and node.side == "top" else k
+
+        values, population = self._population(node, node.value)
+        keys, cuts, places = self._kth(node, values, population, place)
+        if node.by != "update":
+            unit = self._unit(node, node.level)
+            cuts, places = cuts[unit], places[unit]
+        inside = keys >= cuts if node.side == "top" else keys <= cuts
+        return self._selected(node, values, population, inside & (places > 0))
+
+    def _mean_cut(self, node: nodes.MeanCut) -> Values:
+        values, population = self._population(node, node.value)
+        data, units = values.data.expand(len(self.table)), self._units(node)
+        unit = self._unit(node, node.level)
+        ends = statistics.mean_cut_by(
+            data[population], unit[population], units.count, node.limit, units.comm
+        )
+        inside = statistics.order_keys(data) < ends[unit]
+        return self._selected(node, values, population, inside)
+
+    def _selected(
+        self, node: nodes.Cut | nodes.MeanCut, values: Values, population: Tensor, inside: Tensor
+    ) -> Values:
+        """The members of a population that a cut selects; undefined where the number is."""
+        selected = population & inside
+        self._note(node, selected, population)
+        if values.flaw is None:
+            return Values(selected)
+        return Values(selected, values.flaw * self._members_of_units(node))
+
+    def _quantile(self, node: nodes.Quantile) -> Values:
+        ranked = self._population(node, node.value)
+        keys, cuts, places = self._kth(node, *ranked, node.place)
+        data = statistics.from_keys(cuts.to(keys.dtype))
+        if node.interpolate:
+            sizes = self._count(ranked[1], node)
+            _, cuts, _ = self._kth(node, *ranked, lambda n: min(node.place(n) + 1, n))
+            above = statistics.from_keys(cuts.to(keys.dtype))
+            share = (node.q * (sizes - 1).double() - (places - 1)).clamp(0, 1)
+            data = torch.lerp(data, above, share.to(data.dtype))
+        return self._by_member(node, data, places == 0)
+
+    def _rank(self, node: nodes.Rank) -> Values:
+        values, population = self._population(node, node.of)
+        unit, units = self._unit(node, node.level)[population], self._units(node)
+        keys = statistics.order_keys(values.data)[population].long()
+        data = torch.zeros(population.shape, dtype=self.dtype, device=self.device)
+        shares = statistics.shares_below(keys, unit, units.count, units.comm)
+        data[population] = shares.to(self.dtype)
+        return Values(data, (~population).to(torch.uint8))
+
+    def _aggregate(self, node: nodes.Aggregate) -> Values:
+        values, population = self._population(node, node.of)
+        sizes = self._count(population, node)
+        if node.statistic in ("count", "share"):
+            by_unit = self._count(population & values.data, node).double()
+        else:
+            by_unit = self._statistic(node, values.data[population], population)
+        if node.statistic in ("mean", "share"):
+            by_unit = by_unit / sizes
+        empty = None if node.statistic in ("sum", "count") else sizes == 0
+        return self._finite(node, self._by_member(node, by_unit.to(self.dtype), empty))
+
+    def _statistic(self, node: nodes.Aggregate, data: Tensor, population: Tensor) -> Tensor:
+        """The sum (for a mean, too), min or max of each unit, float64."""
+        total = node.statistic in ("sum", "mean")
+        if node.by == "update" and total:
+            whole = statistics.exact_sum(data, self.comm)
+            return torch.tensor([whole], dtype=torch.float64, device=data.device)
+        units, unit = self._units(node), self._unit(node, node.counted)[population]
+        if total:
+            return statistics.exact_sum_by(data, unit, units.count, units.comm)
+        largest = node.statistic == "max"
+        return statistics.extreme_by(data, unit, units.count, largest, units.comm)
+
+    def _quantified(self, node: nodes.Quantified) -> Values:
+        values, population = self._population(node, node.of)
+        wanted = values.data if node.statistic == "any" else ~values.data
+        some = self._count(population & wanted, node) > 0
+        return self._by_member(node, some if node.statistic == "any" else ~some, None)
+
+    def _by_member(self, node: nodes.Populated, by_unit: Tensor, empty: Tensor | None) -> Values:
+        """The values of units: 0-d for the update, else one for each response, turn or token."""
+        member = 0 if node.by == "update" else self._unit(node, node.level)
+        if empty is None or not bool(empty.any()):
+            return Values(by_unit[member])
+        return Values(by_unit[member], empty[member].to(torch.uint8))
+
+    def _sample(self, node: nodes.Sample) -> Values:
+        table, whole = self.table, node.of == "response"
+        candidates = self._members(node.rule, node.level)
+        n = statistics.count(candidates, self.comm)
+        k = node.size(self._amount(node), n, statistics.count(self.decided, self.comm))
+        absent = self.comm.sum(torch.tensor(int(table.ids is None)))
+        if int(absent) and self.comm.size > 1:
+            raise BatchError(
+                f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
+            )
+        ids = table.response_ids.to(self.device)
+        places = (ids, -1) if whole else (table.spread(ids), table.positions)
+        keys = statistics.hash_keys((node.seed, self.state.get("update", 0), *places))
+        selected = torch.zeros_like(candidates)
+        if k:
+            cut = statistics.kth_smallest(keys, k, self.comm, candidates)
+            selected = candidates & (keys <= cut)
+        self._note(node, selected, candidates)
+        return Values(selected)
+
+    def _amount(self, node: nodes.Sample) -> float:
+        """The size of a sample: a fraction, or a number of tokens, which may be an expression's."""
+        if not isinstance(node.amount, Number):
+            return node.amount
+        values = self.evaluate(node.amount)
+        tokens = float(values.data)
+        if (values.flaw is not None and bool(values.flaw)) or tokens < 0:
+            self._error = self._error or (
+                f"'{node.amount}' in '{node}' is {tokens:g}, expected a number of tokens >= 0"
+            )
+            return 0
+        return math.ceil(tokens) if node.round == "ceil" else math.floor(tokens)
+
+    def _custom_rule(self, node: CustomRule) -> Values:
+        selected = node.select(self)
+        dtype, shape = getattr(selected, "dtype", type(selected)), getattr(selected, "shape", ())
+        if dtype != torch.bool or shape != self.decided.shape:
+            raise BatchError(
+                f"{node.target}.select returned {dtype} {list(shape)}, expected a tensor, "
+                f"bool {list(self.decided.shape)}: one value per token"
+            )
+        self._note(node, selected & self.decided, self.decided)
+        return Values(selected)
+
+    def _scan(self, node: nodes.Scan) -> Values:
+        table, level = self.table, node.level
+        values = self._at(node.value, level)
+        self._check_finite(node.value, values, self._members(None, level), level)
+        unit = table.turns if node.by == "turn" else table.responses
+        unit = unit[table.turn_starts] if level == Level.TURN else unit
+        sizes = unit.bincount()
+        positions = torch.arange(len(unit), device=self.device) - (sizes.cumsum(0) - sizes)[unit]
+        if node.side == "suffix":
+            positions = (sizes[unit] - 1 - positions).flip(0)
+        longest = int(sizes.max()) if len(sizes) else 0
+
+        def along(data: Tensor, decay: float) -> Tensor:
+            data = data.expand(len(unit))
+            if node.side == "prefix":
+                return statistics.scan(data, positions, decay, longest)
+            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
+
+        undefined = values.undefined
+        if undefined is None:
+            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
+        data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
+        reached = along(undefined.double(), 1.0) > 0
+        return self._finite(node, Values(data, reached.to(torch.uint8)))
+
+    def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
+        """Remember how many tokens, turns or responses a cut selects, over all ranks."""
+        numbers = self.comm.sum(torch.stack([selected.sum(), population.sum()]))
+        self.selections[str(node)] = (int(numbers[0]), int(numbers[1]))
 
 
 def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatch:
@@ -226,7 +662,7 @@ def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatc
     if tables:
         return TokenBatch.concat(tables)
     nothing = torch.zeros(0)
-    names = {name for _, reads in COLUMNS.values() for name in reads} | {"advantages"}
+    names = {name for column in COLUMNS.values() for name in column.reads} | {"advantages"}
     empty: dict[str, Any] = dict.fromkeys(names.intersection(COLUMN_NAMES) - {"logprobs"}, nothing)
     empty["columns"] = dict.fromkeys(columns.keys() - {*COLUMN_NAMES}, nothing)
     return TokenBatch(lengths=[], groups=[], ids=[], logprobs=nothing, **empty)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ class Needs:
 def read_columns(names: Iterable[str], scores: Iterable[str]) -> list[str]:
     """The TokenBatch columns behind some columns, of which scores give some."""
     derived = score_columns(scores)
-    return [column for name in names for column in derived.get(name, (name,))]
+    return [c for name in names for c in (derived[name].reads if name in derived else (name,))]
 
 
 def rule_columns(

@@ -147,13 +147,11 @@ class Objective(Model):
     @classmethod
     def _with_columns(cls, data: Any, handler: Any) -> Self:
         settings = data if isinstance(data, dict) else {}
-        columns, scores = (
-            rules.readable_columns(settings.get(key)) for key in ("columns", "scores")
-        )
-        columns |= rules.levels_of(rules.score_columns(scores))
+        scope = rules.Scope.of(settings.get("columns"), settings.get("scores"))
         if "let" in settings:
-            data = settings | {"let": rules.read_let(settings["let"] or {}, columns)}
-        with rules.declared(columns, data["let"] if "let" in settings else {}):
+            scope = rules.read_let(settings["let"] or {}, scope)
+            data = settings | {"let": scope.named}
+        with rules.reading(scope):
             return handler(data)
 
     @model_validator(mode="after")
@@ -188,20 +186,19 @@ class Objective(Model):
                 use = f"reweight: when(prob < 0.1, {name}, 1)"
                 advice = f"read it, as in {use}, or remove it: controllers: {{{name}: null}}"
                 yield f"controller '{name}': no rule or number reads it; {advice}"
-        readable = [*self.controllers, *rules.COLUMNS, *self._declared]
+        readable = [*self.controllers, *rules.COLUMNS, *self._scope.columns]
         for who, expression in self._expressions:
             for node in expression.walk():
-                names = {node.name} if isinstance(node, Controlled) else node.names()
-                for name in sorted({*names} - {*readable}):
+                name = node.name if isinstance(node, Controlled | Column) else ""
+                if name and name not in readable:
                     advice = f"{nearest(name, readable)} Or declare it in columns or controllers."
                     yield f"{who} reads unknown '{name}'.{advice}"
-                for name in {*node.names()} & self.columns.keys():
-                    level, read_as = self.columns[name], node.names()[name].name.lower()
-                    if read_as != level:
-                        yield (
-                            f"{who} reads '{name}' with one value per {read_as}, and columns says "
-                            f'{level}. Write column("{name}", level="{level}")'
-                        )
+                level, read_as = self.columns.get(name), node.level.name.lower()
+                if level not in (None, read_as):
+                    yield (
+                        f"{who} reads '{name}' with one value per {read_as}, and columns says "
+                        f'{level}. Write column("{name}", level="{level}")'
+                    )
 
     # Copies with changes.
 
@@ -230,8 +227,8 @@ class Objective(Model):
 
     def reweight(self, weight: rules.Number | str | float) -> Objective:
         """A copy with ω multiplied by `weight`."""
-        with rules.declared(self._declared, self.let):
-            number = rules.as_number(weight)
+        with rules.reading(self._scope):
+            number = rules.read_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
     def split(self, rule: rules.Rule | str) -> Objective:
@@ -242,13 +239,13 @@ class Objective(Model):
         return self.replace(split=(*self.split_rules, self._read(rule)))
 
     def _read(self, rule: Any) -> rules.Rule:
-        with rules.declared(self._declared, self.let):
+        with rules.reading(self._scope):
             return rules.read_rule(rule)
 
     @property
-    def _declared(self) -> dict[str, rules.ColumnLevel]:
-        """The columns that expressions may read besides those of every table, with their levels."""
-        return self.columns | rules.levels_of(rules.score_columns(self.scores))
+    def _scope(self) -> rules.Scope:
+        """The names that expressions may read besides those of every table."""
+        return replace(rules.Scope.of(self.columns, self.scores), named=self.let)
 
     @property
     def phases(self) -> tuple[Objective, ...]:
@@ -556,6 +553,9 @@ class Objective(Model):
         for stage in self._columns.values():
             readers = {**stage, **readers}
         return readers.get(column)
+
+    def __repr__(self) -> str:
+        return str(self.explain())
 
     def explain(
         self,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
-from rlobj.objectives.rules import Number, as_number
+from rlobj.objectives.rules import Number, read_number
 from rlobj.objectives.rules.nodes import Constant
 
 P = TypeVar("P", bound=Primitive)
@@ -55,7 +55,7 @@ class Bounds:
         expected = f"expected {self} or an expression such as '0.2 + 0.1 * entropy'"
         if value is None or isinstance(value, bool):
             raise ConfigError(f"{expected}, got {value!r}")
-        number = as_number(value)
+        number = read_number(value)
         if not isinstance(number, Constant):
             return number
         if not (number.value >= self.at_least and number.value > self.above):

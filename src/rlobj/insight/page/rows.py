@@ -26,7 +26,7 @@ from rlobj.insight.page.updates import encoded, whole_rows
 from rlobj.insight.tables import vocabulary
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import Rule
-from rlobj.objectives.rules.custom import StandIn
+from rlobj.objectives.rules.nodes import UnreadRule
 from rlobj.runs.columns import COLUMNS
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import step_files, table_files
@@ -91,7 +91,8 @@ def read_rows(
     rules = list(dict.fromkeys(every))
     texts = vocabulary(run)
     parts, updates, notes = [], [], []
-    for code in [rule for rule in rules if any(isinstance(node, StandIn) for node in rule.walk())]:
+    unread = (r for r in rules if any(isinstance(node, UnreadRule) for node in r.walk()))
+    for code in [*unread]:
         notes.append(
             f"It is not known on which tokens {code} holds: no code that a run names is imported "
             f"for its page. If you trust the code: rlobj replay {run} --rule RULE"

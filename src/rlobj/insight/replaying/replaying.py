@@ -16,13 +16,13 @@ from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.insight.replaying.result import Replay
 from rlobj.insight.replaying.tallies import Tallies
-from rlobj.objectives.evaluator import Values
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
-from rlobj.objectives.rules import Rule, declared, levels_of, readable_columns, score_columns
+from rlobj.objectives.rules import Rule, Scope, reading
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
+from rlobj.objectives.values import Values
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import is_run, table_files
 from rlobj.runs.metrics import Progress
@@ -65,8 +65,7 @@ def replay(
     settings = read_settings(path) if path and is_run(path) else {}
     recorded = settings.get("objective")
     recorded = recorded if isinstance(recorded, dict) else {}
-    columns, scores = (readable_columns(recorded.get(key)) for key in ("columns", "scores"))
-    with declared(columns | levels_of(score_columns(scores))):  # which rules may read
+    with reading(Scope.of(recorded.get("columns"), recorded.get("scores"))):  # which rules may read
         running = _Replay(read_candidates(objectives, sweep))
     if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")

@@ -1,40 +1,29 @@
 """Rules over the columns of a TokenBatch, in Python and as text.
 
-operators    the language: columns and functions as Python objects
-columns      the names of columns and functions
-parsing      text -> expression
+columns      the columns, and the names that an objective adds
 nodes        numbers and rules with their methods, and each kind of expression
-expression   Expr, the base of all: its level, its parts and its text
-populations  what expressions about many tokens have in common
-arguments    checks of arguments
-custom       rules written in Python
+operators    the language: columns and functions as Python objects
+parsing      text -> expression
 
 This module has the pydantic fields for rules and numbers. `rlobj.objectives.frame` evaluates them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.base.errors import ConfigError, reported
-from rlobj.objectives.rules.columns import (
-    COLUMNS,
-    FUNCTIONS,
-    ColumnLevel,
-    declared,
-    levels_of,
-    readable_columns,
-    score_columns,
-)
-from rlobj.objectives.rules.custom import CustomRule, custom_rule
-from rlobj.objectives.rules.expression import Expr, Level
+from rlobj.objectives.rules.columns import COLUMNS, ColumnLevel, Level, Scope, score_columns
 from rlobj.objectives.rules.nodes import (
-    SAMPLER_KNOWN,
     Constant,
+    CustomRule,
+    Expr,
     NamedNumber,
     NamedRule,
     Number,
@@ -42,7 +31,8 @@ from rlobj.objectives.rules.nodes import (
     as_number,
     outside,
 )
-from rlobj.objectives.rules.parsing import parse
+from rlobj.objectives.rules.operators import NAMES
+from rlobj.objectives.rules.parsing import custom_rule, parse
 
 __all__ = [
     "COLUMNS",
@@ -58,20 +48,36 @@ __all__ = [
     "Rule",
     "RuleField",
     "RuleList",
-    "as_number",
-    "declared",
-    "levels_of",
+    "Scope",
     "outside",
     "parse",
     "read_let",
+    "read_number",
     "read_rule",
-    "readable_columns",
+    "reading",
     "score_columns",
 ]
+_SCOPE: ContextVar[Scope | None] = ContextVar("_SCOPE", default=None)
+"""What pydantic fields may read: they are validated without their objective."""
 
 
-NAMES = (*COLUMNS, *FUNCTIONS, SAMPLER_KNOWN)
-"""Names that a column of one's own cannot have."""
+@contextmanager
+def reading(scope: Scope) -> Iterator[None]:
+    """Within this context, the texts of fields may read the names of a scope."""
+    token = _SCOPE.set(scope)
+    try:
+        yield
+    finally:
+        _SCOPE.reset(token)
+
+
+def read_number(value: Any) -> Number:
+    """A number from an expression, a number or text.
+
+    Raises:
+        ConfigError: the text cannot be parsed, or the value is not a number.
+    """
+    return as_number(parse(value, _SCOPE.get()) if isinstance(value, str) else value)
 
 
 def read_rule(value: Any) -> Rule:
@@ -81,39 +87,39 @@ def read_rule(value: Any) -> Rule:
         ConfigError: the text cannot be parsed, or the value is not a rule.
     """
     if isinstance(value, dict) and value.get("kind") == "custom":
-        settings = {key: setting for key, setting in value.items() if key not in ("kind", "target")}
-        return custom_rule(value.get("target"), settings)
-    value = parse(value) if isinstance(value, str) else value
+        settings = {key: setting for key, setting in value.items() if key != "kind"}
+        return custom_rule(settings.pop("target", None), **settings)
+    value = parse(value, _SCOPE.get()) if isinstance(value, str) else value
     if not isinstance(value, Rule):
         advice = "; there is no == between numbers" if isinstance(value, bool) else ""
         raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}{advice}")
     return value
 
 
-def read_let(let: Any, columns: Mapping[str, ColumnLevel]) -> dict[str, NamedNumber | NamedRule]:
-    """The expressions with names of an objective, in order; each may read those before it.
+def read_let(let: Any, scope: Scope) -> Scope:
+    """A scope with the expressions that `let` names, in order; each may read those before it.
 
     Args:
         let: texts, or expressions, by name.
-        columns: those that they may read.
+        scope: what they may read.
 
     Raises:
         ConfigError: no mapping, a name that is taken, or a text that is no expression.
     """
-    named: dict[str, NamedNumber | NamedRule] = {}
     if not isinstance(let, Mapping):
         raise ConfigError(f"let: expected names with their expressions, got {let!r:.60}")
     for name, value in let.items():
-        taken = name in (*NAMES, *columns, *named)
+        taken = name in (*NAMES, *scope.columns, *scope.named)
         if taken or not (isinstance(name, str) and name.isidentifier() and name[0].islower()):
             expected = "let: expected new names such as 'omega' in lower case"
             raise ConfigError(f"{expected}, got {name!r}")
-        with declared(columns, named), reported(ConfigError, f"let.{name}", ConfigError):
+        with reported(ConfigError, f"let.{name}", ConfigError):
             value = value.value if isinstance(value, NamedNumber | NamedRule) else value
-            value = parse(value) if isinstance(value, str) else value
-            kind = NamedRule if isinstance(value, Rule) else NamedNumber
-            named[name] = kind(name, value if isinstance(value, Rule) else as_number(value))
-    return named
+            value = parse(value, scope) if isinstance(value, str) else value
+            rule = isinstance(value, Rule)
+            named = NamedRule(name, value) if rule else NamedNumber(name, as_number(value))
+            scope = replace(scope, named={**scope.named, name: named})
+    return scope
 
 
 RuleField = Annotated[
@@ -128,13 +134,6 @@ RuleField = Annotated[
 def _as_tuple(rules: Any) -> Any:
     if rules is None:
         return ()
-    several = [str(rule) for rule in rules] if isinstance(rules, list) else []
-    for one, other in pairwise(several):  # a rule without quotes, which YAML has cut at its comma
-        if one.count("(") - one.count(")") == other.count(")") - other.count("(") > 0:
-            raise ConfigError(
-                f"'{one}' and '{other}' look like one rule: in a YAML list, put quotes around a "
-                "rule that has a comma"
-            )
     return rules if isinstance(rules, (list, tuple)) else (rules,)
 
 
@@ -151,7 +150,7 @@ def _levels(columns: Any) -> Any:
     if isinstance(columns, Mapping):
         return columns
     if isinstance(columns, (list, tuple)) and all(isinstance(name, str) for name in columns):
-        return levels_of(columns)
+        return dict.fromkeys(columns, "token")
     raise ConfigError(
         "expected names of columns, [stage], or also what they have one value for: "
         f"{{stage: response}}; got {columns!r:.60}"
@@ -187,7 +186,7 @@ Let = Annotated[
 
 NumberField = Annotated[
     InstanceOf[Number],
-    BeforeValidator(as_number),
+    BeforeValidator(read_number),
     PlainSerializer(lambda e: e.value if isinstance(e, Constant) else str(e)),
     WithJsonSchema({"type": ["number", "string"]}),
 ]

@@ -1,135 +1,198 @@
-"""The names of the rule language: columns and functions."""
+"""The columns of rules, one row for each, and the names that an objective adds: its Scope."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple, get_args
 
-_RAW = {"reference": "ref_logprobs", "ref": "ref_logprobs", "proxy": "proxy_logprobs"}
-"""The TokenBatch columns of log-probs that have a name of their own, by score."""
+
+class Level(IntEnum):
+    """What an expression has one value for."""
+
+    UPDATE = 0
+    RESPONSE = 1
+    """Aggregates by group, too: the responses of a group have the same value."""
+    TURN = 2
+    """A turn of a response; aggregates by the group's turns of one number, too."""
+    TOKEN = 3
+
+
+class RuleColumn(NamedTuple):
+    """A column of rules.
+
+    Attributes:
+        meaning: in words.
+        reads: the TokenBatch columns that it needs.
+        value: its value on the rows of a `Frame`; None = `of_policy` finds it by the name.
+        level: what it has one value for.
+    """
+
+    meaning: str
+    reads: tuple[str, ...]
+    value: Callable[[Any], Any] | None = None
+    level: Level = Level.TOKEN
+
+
+def _covariance(frame: Any) -> Any:
+    from rlobj.objectives import statistics
+
+    advantages, logprobs = frame.batch("advantages"), frame.batch("logprobs")
+    mean_advantage = statistics.exact_mean(advantages, frame.decided, frame.comm)
+    mean_logprob = statistics.exact_mean(logprobs, frame.decided, frame.comm)
+    return (advantages - mean_advantage) * (logprobs - mean_logprob)
+
+
+def _gradient_norm(frame: Any) -> Any:
+    from rlobj.objectives.functional import gradient_norm
+
+    return gradient_norm(*map(frame.batch, ("logprobs", "collision", "advantages")))
+
+
+def _ratio(frame: Any) -> Any:
+    from rlobj.objectives.functional import log_ratio
+
+    return log_ratio(frame.batch("logprobs"), frame.batch("old_logprobs")).exp()
+
+
+def _turn_position(frame: Any) -> Any:
+    positions, table = frame.table.positions, frame.table
+    return positions - positions[table.turn_starts][table.turns]
+
+
+COLUMNS = {
+    "prob": RuleColumn("π, probability of the token under the current policy", ("logprobs",)),
+    "logprob": RuleColumn("l = log π, nats", ("logprobs",)),
+    "surprisal": RuleColumn("−log π, nats", ("logprobs",)),
+    "entropy": RuleColumn("H of the current policy at the token's position, nats", ("entropy",)),
+    "old_prob": RuleColumn("π_old, probability under the rollout's policy", ("old_logprobs",)),
+    "old_logprob": RuleColumn("l0 = log π_old, nats", ("old_logprobs",)),
+    "old_surprisal": RuleColumn("−log π_old, nats", ("old_logprobs",)),
+    "old_entropy": RuleColumn("H of the rollout's policy, nats", ("old_entropy",)),
+    "advantage": RuleColumn("A, the token's advantage", (), lambda f: f.batch("advantages")),
+    "reward": RuleColumn(
+        "R, the response's reward; reward('name') is one of several",
+        ("rewards",),
+        lambda frame: frame.table.reward().masked_fill(~frame.decided_responses, 0),
+        Level.RESPONSE,
+    ),
+    "ratio": RuleColumn("r = π / π_old", ("logprobs", "old_logprobs"), _ratio),
+    "length": RuleColumn(
+        "trained tokens in the response", (), lambda frame: frame.table.lengths, Level.RESPONSE
+    ),
+    "staleness": RuleColumn(
+        "steps between the weights that sampled and those that train",
+        ("staleness",),
+        lambda frame: frame.table.column("staleness", "the rule"),
+        Level.RESPONSE,
+    ),
+    "position": RuleColumn("index in the response, from 0", (), lambda f: f.table.positions),
+    "turn": RuleColumn(
+        "turn of the conversation, from 0",
+        ("turn",),
+        lambda frame: frame.table.turn_numbers[frame.table.turn_starts],
+        Level.TURN,
+    ),
+    "turn_position": RuleColumn("index in the turn, from 0", ("turn",), _turn_position),
+    "turn_reward": RuleColumn(
+        "reward of the turn; those of a response add up to R",
+        ("turn", "turn_reward"),
+        lambda frame: frame.batch("turn_reward")[frame.table.turn_starts],
+        Level.TURN,
+    ),
+    "covariance": RuleColumn(
+        "(A − mean A)·(l − mean l), means over the update's tokens", ("logprobs",), _covariance
+    ),
+    "proxy_gap": RuleColumn("l_proxy − l, nats", ("proxy_logprobs", "logprobs")),
+    "ref_gap": RuleColumn("l_ref − l, nats", ("ref_logprobs", "logprobs")),
+    "sampler_gap": RuleColumn(
+        "l0 − l_sampler, nats",
+        ("old_logprobs", "sampler_logprobs"),
+        lambda frame: frame.batch("old_logprobs") - frame.batch("sampler_logprobs"),
+    ),
+    "collision": RuleColumn("Σ π² over the vocabulary", ("collision",)),
+    "old_collision": RuleColumn("Σ π_old², of the rollout's policy", ("old_collision",)),
+    "gradient_norm": RuleColumn(
+        "|A|·sqrt(1 − 2π + Σ π²), of the logits", ("logprobs", "collision"), _gradient_norm
+    ),
+}
+"""The columns of every table."""
+
+_LOGPROBS = {"": "logprobs", "old": "old_logprobs", "proxy": "proxy_logprobs"}
+_LOGPROBS |= dict.fromkeys(("reference", "ref"), "ref_logprobs")
+"""The TokenBatch columns of log-probs that have a name of their own, by policy."""
 
 
 def score_column(score: str) -> str:
     """The TokenBatch column with the log-probs of a score."""
-    return _RAW.get(score, f"{score}_logprob")
+    return _LOGPROBS.get(score, f"{score}_logprob")
 
 
-def score_columns(scores: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The columns of rules that scores give, each with the TokenBatch columns that it reads.
+def of_policy(frame: Any, name: str) -> Any:
+    """A column of the TokenBatch, or one that follows from the log-probs of a policy: old_prob."""
+    policy, _, kind = name.rpartition("_")
+    if name in frame.columns_read or kind not in ("logprob", "prob", "surprisal", "gap"):
+        return frame.batch(name)
+    logprobs = frame.batch(score_column(policy))
+    if kind == "gap":
+        return logprobs - frame.batch("logprobs")
+    if kind == "surprisal":
+        return -logprobs
+    return logprobs.exp() if kind == "prob" else logprobs
+
+
+def score_columns(scores: Iterable[str]) -> dict[str, RuleColumn]:
+    """The columns of rules that scores give.
 
     Example:
-        >>> score_columns(["teacher"])["teacher_gap"]
+        >>> score_columns(["teacher"])["teacher_gap"].reads
         ('teacher_logprob', 'logprobs')
     """
     return {
-        f"{score}_{kind}": reads
+        f"{score}_{kind}": RuleColumn(meaning.format(score), reads)
         for score in scores
-        for kind, reads in {
-            "logprob": (score_column(score),),
-            "prob": (score_column(score),),
-            "gap": (score_column(score), "logprobs"),
-            "entropy": (f"{score}_entropy",),
-            "kl": (f"{score}_kl",),
-        }.items()
+        for kind, meaning, reads in (
+            ("logprob", "logprob of the score `{}`; see scores", (score_column(score),)),
+            ("prob", "prob of the score `{}`; see scores", (score_column(score),)),
+            ("gap", "gap of the score `{}`; see scores", (score_column(score), "logprobs")),
+            ("entropy", "entropy of the score `{}`; see scores", (f"{score}_entropy",)),
+            ("kl", "KL(π ‖ π_{}) over the vocabulary; see scores", (f"{score}_kl",)),
+        )
     }
 
 
-COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "prob": ("π, probability of the token under the current policy", ("logprobs",)),
-    "logprob": ("l = log π, nats", ("logprobs",)),
-    "surprisal": ("−log π, nats", ("logprobs",)),
-    "entropy": ("H of the current policy at the token's position, nats", ("entropy",)),
-    "old_prob": ("π_old, probability under the rollout's policy", ("old_logprobs",)),
-    "old_logprob": ("l0 = log π_old, nats", ("old_logprobs",)),
-    "old_surprisal": ("−log π_old, nats", ("old_logprobs",)),
-    "old_entropy": ("H of the rollout's policy, nats", ("old_entropy",)),
-    "advantage": ("A, the token's advantage", ()),
-    "reward": ("R, the response's reward; reward('name') is one of several", ("rewards",)),
-    "ratio": ("r = π / π_old", ("logprobs", "old_logprobs")),
-    "length": ("trained tokens in the response", ()),
-    "staleness": ("steps between the weights that sampled and those that train", ("staleness",)),
-    "position": ("index in the response, from 0", ()),
-    "turn": ("turn of the conversation, from 0", ("turn",)),
-    "turn_position": ("index in the turn, from 0", ("turn",)),
-    "turn_reward": ("reward of the turn; those of a response add up to R", ("turn", "turn_reward")),
-    "covariance": ("(A − mean A)·(l − mean l), means over the update's tokens", ("logprobs",)),
-    "proxy_gap": ("l_proxy − l, nats", ("proxy_logprobs", "logprobs")),
-    "ref_gap": ("l_ref − l, nats", ("ref_logprobs", "logprobs")),
-    "reference_logprob": ("logprob of the score `reference`; see scores", ("ref_logprobs",)),
-    "reference_prob": ("prob of the score `reference`; see scores", ("ref_logprobs",)),
-    "reference_gap": ("gap of the score `reference`; see scores", ("ref_logprobs", "logprobs")),
-    "reference_entropy": ("entropy of the score `reference`; see scores", ("reference_entropy",)),
-    "reference_kl": ("KL(π ‖ π_reference) over the vocabulary; see scores", ("reference_kl",)),
-    "sampler_gap": ("l0 − l_sampler, nats", ("old_logprobs", "sampler_logprobs")),
-    "collision": ("Σ π² over the vocabulary", ("collision",)),
-    "old_collision": ("Σ π_old², of the rollout's policy", ("old_collision",)),
-    "gradient_norm": ("|A|·sqrt(1 − 2π + Σ π²), of the logits", ("logprobs", "collision")),
-}
-"""Meaning of each column, and the TokenBatch columns that it needs."""
-
-LEVELS = {
-    **dict.fromkeys(("reward", "length", "staleness"), "response"),
-    **dict.fromkeys(("turn", "turn_reward"), "turn"),
-}
-"""Columns with one value per response or per turn; all others have one per token."""
-
-FUNCTIONS = {
-    "abs": ("number",),
-    "exp": ("number",),
-    "log": ("number",),
-    "sqrt": ("number",),
-    "sign": ("number",),
-    "minimum": ("number", "number"),
-    "maximum": ("number", "number"),
-    "clip": ("number", "low", "high"),
-    "when": ("rule", "number", "number"),
-}
-"""Functions and their arguments."""
+COLUMNS |= score_columns(["reference"])
 
 ColumnLevel = Literal["token", "turn", "response"]
 """What a column of one's own has one value for."""
-_DECLARED: ContextVar[Mapping[str, ColumnLevel]] = ContextVar("declared")
-_NAMED: ContextVar[Mapping[str, Any]] = ContextVar("named")
 
 
-@contextmanager
-def declared(
-    columns: Mapping[str, ColumnLevel], named: Mapping[str, Any] | None = None
-) -> Iterator[None]:
-    """Within this context, text may read these names.
+@dataclass(frozen=True)
+class Scope:
+    """The names that expressions may read besides those of every table.
 
-    Args:
+    Attributes:
         columns: an objective's own columns and those of its scores, each with its level.
         named: expressions by their names: an objective's `let`.
     """
-    tokens = _DECLARED.set(columns), _NAMED.set(named or {})
-    try:
-        yield
-    finally:
-        _DECLARED.reset(tokens[0])
-        _NAMED.reset(tokens[1])
+
+    columns: Mapping[str, ColumnLevel] = field(default_factory=dict)
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, columns: Any, scores: Any) -> Scope:
+        """The scope of two settings of an objective; what is wrong in them is left out."""
+        own: Any = columns if isinstance(columns, Mapping) else _per_token(_texts(columns))
+        levels = {name: level for name, level in own.items() if level in get_args(ColumnLevel)}
+        return cls(levels | _per_token(score_columns(_texts(scores))))
 
 
-def declared_columns() -> Mapping[str, ColumnLevel]:
-    """The columns of `TokenBatch(columns=...)` that text may read, each with its level."""
-    return _DECLARED.get({})
-
-
-def named_expressions() -> Mapping[str, Any]:
-    """The expressions that text may read by a name."""
-    return _NAMED.get({})
-
-
-def levels_of(names: Iterable[str]) -> dict[str, ColumnLevel]:
-    """Columns with one value per token."""
+def _per_token(names: Iterable[str]) -> dict[str, ColumnLevel]:
     return dict.fromkeys(names, "token")
 
 
-def readable_columns(columns: Any) -> dict[str, ColumnLevel]:
-    """The columns of a setting, each with its level; what is wrong in it is left out."""
-    listed = ((name, "token") for name in columns) if isinstance(columns, list | tuple) else ()
-    levels: tuple[ColumnLevel, ...] = get_args(ColumnLevel)
-    pairs: Any = columns.items() if isinstance(columns, Mapping) else listed
-    return {name: level for name, level in pairs if isinstance(name, str) and level in levels}
+def _texts(names: Any) -> list[str]:
+    """The texts of a list; [] for all else."""
+    entries = names if isinstance(names, list | tuple) else ()
+    return [name for name in entries if isinstance(name, str)]

@@ -1,37 +1,184 @@
-"""Numbers and rules with their operators and methods, and the nodes that these build.
+"""Expressions: numbers and rules with their operators and methods, and the nodes that these build.
 
-This module only describes expressions; `rlobj.objectives.frame` evaluates them.
+`str(e)` has the fewest parentheses that keep `parse(str(e)) == e`. `describe` says in words what a
+node selects or computes. This module only describes expressions; `rlobj.objectives.frame` evaluates
+them.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
-from rlobj.base.errors import ConfigError, nearest
-from rlobj.objectives.rules.arguments import (
-    Rounding,
-    check_choice,
-    check_fraction,
-    check_size,
-    plain,
-    rounded_share,
-)
-from rlobj.objectives.rules.columns import COLUMNS, LEVELS, declared_columns
-from rlobj.objectives.rules.expression import NUMBER, UNARY, Binary, Expr, Level, call, inside
-from rlobj.objectives.rules.populations import (
-    CUT_BY,
-    FINEST,
-    By,
-    OfPopulation,
-    Path,
-    Populated,
-    Ranking,
-    Unit,
-)
+from rlobj.base.errors import ConfigError
+from rlobj.objectives.rules.columns import COLUMNS, Level
+
+LONGEST = 1000
+"""Expressions in a text in which the names of `let` are written out."""
+COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, NUMBER, ATOM = range(9)
+"""How strongly an expression binds its parts, as in Python; `0.mean()` cannot be read."""
+_BINDING = {
+    **dict.fromkeys(("<", "<=", ">", ">="), (COMPARE, OR, OR)),
+    **{"|": (OR, OR, AND), "&": (AND, AND, SUM)},
+    **dict.fromkeys("+-", (SUM, SUM, PRODUCT)),
+    **dict.fromkeys("*/", (PRODUCT, PRODUCT, UNARY)),
+    "**": (POWER, NUMBER, UNARY),  # groups to the right
+}
+"""How strongly an operator binds, and how strongly its left and right side must bind."""
+Rounding = Literal["ceil", "floor", "linear"]
+Unit = Literal["token", "response", "turn"]
+"""What a cut or a quantile ranks."""
+Path = Literal["response", "turn"]
+BY = {
+    "update": Level.UPDATE,
+    "group": Level.RESPONSE,
+    "position": Level.TOKEN,
+    "response": Level.RESPONSE,
+    "turn": Level.TURN,
+    "group_turn": Level.TURN,
+}
+"""The populations, and what lies in one: the update, a response, a turn or a token."""
+_CUT_BY = [by for by in BY if by != "position"]
+
+
+class Expr:
+    """An expression: a `Number` (one number per token) or a `Rule` (true or false per token).
+
+    `==` is true if two expressions are the same; it does not compare tokens.
+    """
+
+    is_rule: ClassVar[bool]
+    reads_tokens: ClassVar[bool] = False
+    """Whether it reads values of tokens itself, and not only through its parts."""
+    from_text: ClassVar[Callable[[str], Expr]]  # `parsing` sets it
+    _strength: ClassVar[int] = ATOM
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = lambda self: str(self)  # a dataclass keeps it
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"'{self}' is a rule over tokens, not True or False. Write (0 < prob) & (prob < 1) "
+            "instead of 0 < prob < 1, and &, |, ~ instead of and, or, not."
+        )
+
+    @cached_property
+    def level(self) -> Level:
+        """The finest level of the parts; constants have one value for the update."""
+        return max((child.level for child in self.children()), default=Level.UPDATE)
+
+    @cached_property
+    def expanded_size(self) -> int:
+        """The number of expressions in its text, if the names of `let` are written out."""
+        return 1 + sum(child.expanded_size for child in self.children())
+
+    def children(self) -> tuple[Expr, ...]:
+        """The expressions that this one is built from."""
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+        lists = [value if isinstance(value, tuple) else (value,) for value in values]
+        return tuple(part for items in lists for part in items if isinstance(part, Expr))
+
+    def expanded(self) -> Expr:
+        """The same expression with what names of `let` stand for in their places."""
+        clone = copy.copy(self)
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = tuple(v.expanded() if isinstance(v, Expr) else v for v in value)
+            value = value.expanded() if isinstance(value, Expr) else value
+            object.__setattr__(clone, field.name, value)
+        return clone
+
+    def written_out(self) -> str:
+        """Its text without the names of `let`; with them if it would be too long."""
+        return str(self.expanded() if self.expanded_size <= LONGEST else self)
+
+    def walk(self) -> tuple[Expr, ...]:
+        """This expression and all expressions inside it, each once, from the outside."""
+        nodes: dict[int, Expr] = {}
+        left: list[Expr] = [self]
+        while left:
+            if id(node := left.pop()) not in nodes:
+                nodes[id(node)] = node
+                left += reversed(node.children())
+        return tuple(nodes.values())
+
+    def own_columns(self) -> list[str]:
+        """The TokenBatch columns that it reads itself."""
+        return []
+
+    def batch_columns(self) -> list[str]:
+        """The TokenBatch columns that it and its parts read, besides advantages."""
+        return [column for node in self.walk() for column in node.own_columns()]
+
+    def describe(self) -> str:
+        """What it selects or computes from a population, in words; "" if it has none."""
+        return ""
+
+
+def inside(child: Expr, strength: int) -> str:
+    """The text of a child, in parentheses if it binds more weakly than `strength`."""
+    return str(child) if child._strength >= strength else f"({child})"
+
+
+def _call(node: Any, owner: Expr, method: str, *first: Any) -> str:
+    """`owner.method(first, other=...)`, without arguments at their defaults."""
+    return f"{inside(owner, ATOM)}.{method}({', '.join([*map(repr, first), *_settings(node)])})"
+
+
+def _settings(node: Any, required: bool = False) -> list[str]:
+    """`name=value` of each field that is not at its default; of those without one if `required`."""
+    return [
+        f"{field.name}={str(value)!r}" if field.name == "by" else f"{field.name}={value!r}"
+        for field in fields(node)
+        if (value := getattr(node, field.name)) != field.default
+        and (required or field.default is not MISSING)
+    ]
+
+
+def rounded_share(fraction: float, n: int, rounding: Rounding) -> int:
+    """round(fraction·n), where a product that is whole but for rounding is whole: 0.07·100 is 7.
+
+    "linear" is floor(fraction·(n − 1)) + 1: the number of values up to the quantile if it is
+    interpolated between two values, as `torch.quantile` does.
+    """
+    linear = rounding == "linear"
+    product = fraction * (n - linear)
+    whole = round(product)
+    exact = whole if math.isclose(product, whole, rel_tol=1e-15) else product
+    return math.ceil(exact) if rounding == "ceil" else math.floor(exact) + linear
+
+
+def _plain(value: float) -> float:
+    """The number as a Python int or float: unlike numpy's, its repr is the number alone."""
+    return int(value) if isinstance(value, int) and abs(value) <= 2**53 else float(value)
+
+
+def check_choice(what: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse what is none of the choices."""
+    if value not in choices:
+        raise ConfigError(f"{what}={value!r}: expected one of {', '.join(choices)}")
+
+
+def _fraction(name: str, value: Any, above: float = -1.0) -> float:
+    """A number in [0, 1], or in (0, 1] if `above` is 0."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and max(above, 0) <= value <= 1 and value != above):
+        interval = "(0, 1]" if above == 0 else "[0, 1]"
+        raise ConfigError(f"{name} must lie in {interval}, got {value!r}")
+    return _plain(value)
+
+
+def _check_size(name: str, tokens: object) -> None:
+    if type(tokens) is not int or tokens < 0:
+        raise ConfigError(f"{name} must be a whole number of tokens >= 0")
+
 
 SAMPLER_KNOWN = "sampler_known"
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -316,38 +463,34 @@ def _rule_or_none(value: Any) -> Rule | None:
 
 @dataclass(frozen=True)
 class Column(Number):
-    """A column by name."""
+    """A column by name; its level is what it has one value for."""
 
     reads_tokens: ClassVar[bool] = True
     name: str
+    level: Level = Level.TOKEN  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        declared = declared_columns()
-        if self.name not in COLUMNS and self.name not in declared:
-            advice = nearest(self.name, (*COLUMNS, *declared))
-            raise ConfigError(f"unknown column '{self.name}'.{advice}")
-        level = LEVELS.get(self.name) or declared.get(self.name, "token")
-        object.__setattr__(self, "_level", Level[level.upper()])
+        if self.name in COLUMNS:
+            object.__setattr__(self, "level", COLUMNS[self.name].level)
 
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def level(self) -> Level:
-        return self._level  # type: ignore[attr-defined]
-
-    def names(self) -> dict[str, Level]:
-        return {self.name: self.level}
-
     def own_columns(self) -> list[str]:
-        own = ("turn", self.name) if self.level == Level.TURN else (self.name,)
-        return [*COLUMNS.get(self.name, ("", own))[1]]
+        if self.name in COLUMNS:
+            return [*COLUMNS[self.name].reads]
+        return ["turn", self.name] if self.level == Level.TURN else [self.name]
 
     def __call__(self, name: str) -> Number:
         """`reward("format")`: one of several rewards, by its name."""
-        if self.name != "reward":
-            raise TypeError(f"'{self.name}' is a column, not a function")
+        if self.name != "reward" or not isinstance(name, str):
+            raise ConfigError(f"write reward('format'), got {self.name}({name!r})")
         return NamedReward(name)
+
+
+By = Literal["update", "group", "position", "response", "turn", "group_turn"] | str | Column
+"""Which populations there are. A column of one's own means: those of a group that have the same
+value in this column; text writes its name."""
 
 
 @dataclass(frozen=True)
@@ -371,10 +514,7 @@ class Named(Expr):
     """
 
     name: str
-    value: Any = field(repr=False)
-
-    def __post_init__(self) -> None:
-        vars(self).update(_level=self.value.level, _expanded_size=self.value.expanded_size)
+    value: Any
 
     def __str__(self) -> str:
         return self.name
@@ -385,14 +525,6 @@ class Named(Expr):
     def __eq__(self, other: object) -> bool:
         same = type(self) is type(other) and self.name == str(other)
         return same and str(self.value) == str(other.value)  # type: ignore[attr-defined]
-
-    @property
-    def level(self) -> Level:
-        return self._level  # type: ignore[attr-defined]
-
-    @property
-    def expanded_size(self) -> int:
-        return self._expanded_size  # type: ignore[attr-defined]
 
     def expanded(self) -> Expr:
         return self.value.expanded()
@@ -427,9 +559,10 @@ class Constant(Number):
     value: float
 
     def __post_init__(self) -> None:
-        if not abs(self.value) <= sys.float_info.max:
-            raise ConfigError(f"a number in a rule must be finite, got {self.value}")
-        object.__setattr__(self, "value", plain(self.value))
+        number = isinstance(self.value, int | float) and abs(self.value) <= sys.float_info.max
+        if not number:
+            raise ConfigError(f"a number in a rule must be finite, got {self.value!r}")
+        object.__setattr__(self, "value", _plain(self.value))
 
     def __str__(self) -> str:
         return repr(self.value)
@@ -445,20 +578,37 @@ class Controlled(Number):
 
     name: str
 
-    def __post_init__(self) -> None:
-        if not (self.name.isidentifier() and self.name[0].isupper()):
-            advice = nearest(self.name, (*COLUMNS, *declared_columns()))
-            raise ConfigError(
-                f"unknown name '{self.name}'.{advice} A controller's name begins with a capital; a "
-                "column of your own is declared in 'columns', a score in 'scores'."
-            )
-
     def __str__(self) -> str:
         return self.name
 
 
+@dataclass(frozen=True)
+class Binary(Expr):
+    """left operator right."""
+
+    operator: str
+    left: Any
+    right: Any
+
+    @property
+    def _strength(self) -> int:
+        return _BINDING[self.operator][0]
+
+    def __str__(self) -> str:
+        _, left, right = _BINDING[self.operator]
+        return f"{inside(self.left, left)} {self.operator} {inside(self.right, right)}"
+
+
 class Arithmetic(Binary, Number):
     """left (+ − * / **) right."""
+
+
+class Compare(Binary, Rule):
+    """left (< <= > >=) right."""
+
+
+class Logic(Binary, Rule):
+    """left (& |) right."""
 
 
 @dataclass(frozen=True)
@@ -471,6 +621,17 @@ class Negative(Number):
     def __str__(self) -> str:
         constant = isinstance(self.operand, Constant)  # -0.5 is a constant
         return f"-({self.operand})" if constant else f"-{inside(self.operand, UNARY)}"
+
+
+@dataclass(frozen=True)
+class Not(Rule):
+    """~rule."""
+
+    operand: Rule
+    _strength: ClassVar[int] = UNARY
+
+    def __str__(self) -> str:
+        return f"~{inside(self.operand, UNARY)}"
 
 
 @dataclass(frozen=True)
@@ -496,14 +657,6 @@ class When(Number):
         return f"when({self.rule}, {self.then}, {self.otherwise})"
 
 
-class Compare(Binary, Rule):
-    """left (< <= > >=) right."""
-
-
-class Logic(Binary, Rule):
-    """left (& |) right."""
-
-
 def operands(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> list[Any]:
     """The operands of a chain of one operator: a | b | c -> a, b, c; None has none."""
     if isinstance(expression, kind) and expression.operator == operator:
@@ -512,15 +665,81 @@ def operands(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> 
     return [] if expression is None else [expression]
 
 
-@dataclass(frozen=True)
-class Not(Rule):
-    """~rule."""
+class Populated(Expr):
+    """What reads populations: those of `by`, of the tokens, turns or responses of `within`."""
 
-    operand: Rule
-    _strength: ClassVar[int] = UNARY
+    by: Any
+    within: Any
 
-    def __str__(self) -> str:
-        return f"~{inside(self.operand, UNARY)}"
+    def check_by(self, method: str, choices: Sequence[str]) -> None:
+        """Refuse a `by` that is neither a choice nor a column of one's own."""
+        if not isinstance(self.by, Column):
+            check_choice(f"{method}(): by", self.by, choices)
+
+    @property
+    def by_level(self) -> Level:
+        """What lies in one population."""
+        return self.by.level if isinstance(self.by, Column) else BY[self.by]
+
+    @property
+    def counted(self) -> Level:
+        """The unit of the population: tokens, turns or responses."""
+        raise NotImplementedError
+
+    @cached_property
+    def level(self) -> Level:
+        return self.counted
+
+    def own_columns(self) -> list[str]:
+        return ["turn"] if Level.TURN in (self.by_level, self.counted) else []
+
+    def population(self) -> str:
+        """The population in words: each response's n tokens with entropy > 1."""
+        unit = f"n {self.counted.name.lower()}s"
+        texts = {
+            "update": f"the update's {unit}",
+            "position": f"the {unit} of a group's position",
+            "group_turn": f"the {unit} of a group's turns of one number",
+        }
+        by_column = f"the {unit} of a group with the same {self.by}"
+        text = texts.get(self.by, f"each {self.by}'s {unit}" if self.by in BY else by_column)
+        return text + (f" with {self.within}" if self.within is not None else "")
+
+
+class Ranking(Populated):
+    """What cuts, quantiles and samples have in common: they rank tokens, turns or responses."""
+
+    value: Any
+    of: Any
+
+    @property
+    def counted(self) -> Level:
+        return Level[self.of.upper()]
+
+    def check_ranked(self, method: str) -> None:
+        """Check what is ranked, in which populations."""
+        self.check_by(method, _CUT_BY)
+        check_choice(f"{method}(): of", self.of, get_args(Unit))
+        if not any(node.reads_tokens for node in self.value.walk()):
+            raise ConfigError(f"{method}() needs a column to rank by, got '{self.value}'")
+        if self.value.level > self.counted:
+            raise ConfigError(
+                f"{method}(of='{self.of}') ranks {self.of}s, and '{self.value}' has one value per "
+                f"{self.value.level.name.lower()}. Make one number per {self.of} of it: "
+                f"{self.value.mean(self.of)}"
+            )
+        if self.by_level > self.counted:
+            raise ConfigError(
+                f"{method}(of='{self.of}', by='{self.by}'): a {self.of} lies in several populations"
+            )
+
+    def ranked(self) -> str:
+        """What is ranked, in words; tokens that have the value of their response or turn tie."""
+        text = f"{self.value} of {self.population()}"
+        if self.counted == Level.TOKEN and self.value.level in (Level.RESPONSE, Level.TURN):
+            of = self.value.level.name.lower()
+            text += f" (of tokens, which tie if they are of one {of}; of='{of}' ranks {of}s)"
+        return text
 
 
 @dataclass(frozen=True)
@@ -538,23 +757,30 @@ class Cut(Ranking, Rule):
     of: Unit = "token"
 
     def __post_init__(self) -> None:
-        self.settle_by(self.side, CUT_BY)
-        _check_ranked(self, self.side)
-        check_fraction(f"{self.side}(): the fraction", self.fraction)
-        object.__setattr__(self, "fraction", plain(self.fraction))
+        self.check_ranked(self.side)
+        fraction = _fraction(f"{self.side}(): the fraction", self.fraction)
+        object.__setattr__(self, "fraction", fraction)
         check_choice("round", self.round, get_args(Rounding))
-        check_size(f"{self.side}(at_least=...)", self.at_least)
-        check_size(f"{self.side}(none_below=...)", self.none_below)
+        _check_size(f"{self.side}(at_least=...)", self.at_least)
+        _check_size(f"{self.side}(none_below=...)", self.none_below)
 
     def __str__(self) -> str:
-        return call(self, self.value, self.side, self.fraction)
+        return _call(self, self.value, self.side, self.fraction)
 
     def size(self, population: int) -> int:
         """k, the number of tokens or responses to select from a population, without ties."""
-        k = min(
-            max(rounded_share(self.fraction, population, self.round), self.at_least), population
-        )
+        share = rounded_share(self.fraction, population, self.round)
+        k = min(max(share, self.at_least), population)
         return k if k >= self.none_below else 0
+
+    def describe(self) -> str:
+        which = "largest" if self.side == "top" else "smallest"
+        k = f"k = {self.round}({self.fraction}·n)"
+        if self.round == "linear":
+            k = f"k = floor({self.fraction}·(n − 1)) + 1"
+        k += f", at least {self.at_least}" if self.at_least else ""
+        k += f", none if k < {self.none_below}" if self.none_below else ""
+        return f"{self}: the k {which} {self.ranked()}, {k}, ties kept"
 
 
 @dataclass(frozen=True)
@@ -568,15 +794,15 @@ class MeanCut(Ranking, Rule):
     of: ClassVar[Unit] = "token"
 
     def __post_init__(self) -> None:
-        self.settle_by("bottom_to_mean", CUT_BY)
-        _check_ranked(self, "bottom_to_mean")
-        limit = None if isinstance(self.limit, str) else as_number(self.limit)
-        if not isinstance(limit, Constant):
-            raise ConfigError(f"bottom_to_mean(): the limit must be a number, got '{self.limit}'")
-        object.__setattr__(self, "limit", limit.value)
+        self.check_ranked("bottom_to_mean")
+        object.__setattr__(self, "limit", Constant(self.limit).value)
 
     def __str__(self) -> str:
-        return call(self, self.value, "bottom_to_mean", self.limit)
+        return _call(self, self.value, "bottom_to_mean", self.limit)
+
+    def describe(self) -> str:
+        most = f"as many as have a mean of at most {self.limit}, equal ones together"
+        return f"{self}: the smallest {self.ranked()}, {most}"
 
 
 @dataclass(frozen=True)
@@ -591,22 +817,26 @@ class Quantile(Ranking, Number):
     interpolate: bool = False
 
     def __post_init__(self) -> None:
-        self.settle_by("quantile", CUT_BY)
-        _check_ranked(self, "quantile")
-        check_fraction("quantile(): the fraction", self.q)
-        object.__setattr__(self, "q", plain(self.q))
+        self.check_ranked("quantile")
+        object.__setattr__(self, "q", _fraction("quantile(): the fraction", self.q))
 
     def __str__(self) -> str:
-        return call(self, self.value, "quantile", self.q)
+        return _call(self, self.value, "quantile", self.q)
 
-    @property
+    @cached_property
     def level(self) -> Level:
-        return self.by_level if self.by in FINEST else self.counted
+        return self.counted if isinstance(self.by, Column) else self.by_level
 
     def place(self, population: int) -> int:
         """The value's place from below, from 1; the lower one of two; 0 in an empty population."""
         rounding: Rounding = "linear" if self.interpolate else "ceil"
         return max(rounded_share(self.q, population, rounding), 1) if population else 0
+
+    def describe(self) -> str:
+        which = f"the ceil({self.q}·n)-th smallest"
+        if self.interpolate:
+            which = f"at {self.q}·(n − 1) places above the smallest one, interpolated,"
+        return f"{self}: {which} {self.ranked()}"
 
 
 @dataclass(frozen=True)
@@ -620,7 +850,6 @@ class Sample(Ranking, Rule):
     round: Literal["ceil", "floor"] = "ceil"
     at_least: int = 0
     by: ClassVar[By] = "update"
-    by_level: ClassVar[Level] = Level.UPDATE
 
     def __post_init__(self) -> None:
         amount = self.amount
@@ -636,14 +865,18 @@ class Sample(Ranking, Rule):
             )
         if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
             raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
-        check_size("sample(at_least=...)", self.at_least)
+        _check_size("sample(at_least=...)", self.at_least)
         check_choice("sample(): of", self.of, ("rule", "all", "response"))
         check_choice("round", self.round, ("ceil", "floor"))
         if not isinstance(amount, Number):
-            object.__setattr__(self, "amount", plain(amount))
+            object.__setattr__(self, "amount", _plain(amount))
 
     def __str__(self) -> str:
-        return call(self, self.rule, "sample", self.amount)
+        return _call(self, self.rule, "sample", self.amount)
+
+    @property
+    def counted(self) -> Level:
+        return Level.RESPONSE if self.of == "response" else Level.TOKEN
 
     def size(self, amount: float, rule: int, population: int) -> int:
         """The number of tokens (or responses) to select, if `rule` of `population` are the rule's.
@@ -659,25 +892,78 @@ class Sample(Ranking, Rule):
             k = rounded_share(amount, population if self.of == "all" else rule, self.round)
         return min(max(k, self.at_least), rule)
 
+    def describe(self) -> str:
+        unit = "responses" if self.of == "response" else "tokens"
+        if not isinstance(self.amount, float):
+            return f"sample: {self.amount} random {unit} with {self.rule}"
+        counted = "all tokens of the update" if self.of == "all" else f"the rule's {unit}"
+        size = f"{self.round}({self.amount}·n)"
+        return f"sample: {size} random {unit} with {self.rule}; n counts {counted}"
 
-class Aggregate(OfPopulation, Number):
+
+@dataclass(frozen=True)
+class Statistic(Populated):
+    """A statistic of a population.
+
+    Attributes:
+        of: the Number or Rule.
+        statistic: the method's name.
+        by: the populations.
+        within: the Rule whose members count; None = all.
+    """
+
+    of: Any
+    statistic: str
+    by: By = "update"
+    within: Any = None
+
+    def __post_init__(self) -> None:
+        self.check_by(self.statistic, [*BY])
+        if self.of.level == Level.UPDATE:
+            raise ConfigError(
+                f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
+                "update"
+            )
+
+    def __str__(self) -> str:
+        return _call(self, self.of, self.statistic)
+
+    @cached_property
+    def level(self) -> Level:
+        """By a column of one's own, each member of a population has the value; by the others, each
+        population has one."""
+        return self.counted if isinstance(self.by, Column) else self.by_level
+
+    @property
+    def counted(self) -> Level:
+        """The unit of the population: the finer one of the number's and of the population's."""
+        return max(self.of.level, self.by_level, Level.RESPONSE)
+
+    def own_columns(self) -> list[str]:
+        return ["turn"] if self.by_level == Level.TURN else []
+
+    def describe(self) -> str:
+        return f"{self}: over {self.population()}"
+
+
+class Aggregate(Statistic, Number):
     """The mean, sum, min or max of a number, or the count or share of a rule."""
 
 
-class Rank(OfPopulation, Number):
+class Rank(Statistic, Number):
     """The place of each value in its population, from 0 to 1; see `Number.rank`."""
 
-    @property
+    @cached_property
     def level(self) -> Level:
         return self.counted
 
 
-class Quantified(OfPopulation, Rule):
+class Quantified(Statistic, Rule):
     """Whether a rule holds somewhere (any) or everywhere (all) in a population."""
 
 
 @dataclass(frozen=True)
-class Scan(Populated, Number):
+class Scan(Number):
     """A sum along the response or the turn; see `Number.prefix_sum`."""
 
     value: Number
@@ -687,22 +973,32 @@ class Scan(Populated, Number):
 
     def __post_init__(self) -> None:
         check_choice(f"{self.side}_sum(): by", self.by, get_args(Path))
-        object.__setattr__(self, "by_level", FINEST[self.by])
         if self.by == "turn" and self.level == Level.TURN:
             raise ConfigError(
                 f"{self.side}_sum(by='turn') adds up the tokens of a turn, and '{self.value}' has "
                 "one value per turn; leave out by"
             )
-        check_fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
-        object.__setattr__(self, "decay", plain(self.decay))
+        decay = _fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
+        object.__setattr__(self, "decay", decay)
 
     def __str__(self) -> str:
-        return call(self, self.value, f"{self.side}_sum")
+        return _call(self, self.value, f"{self.side}_sum")
 
-    @property
+    @cached_property
     def level(self) -> Level:
         """What it goes along: turns if the number is one of turns, else tokens."""
         return Level.TURN if self.value.level == Level.TURN else Level.TOKEN
+
+    def own_columns(self) -> list[str]:
+        return ["turn"] if self.by == "turn" else []
+
+    def describe(self) -> str:
+        step = self.level.name.lower()
+        span = f"{step} to the {self.by}'s end"
+        if self.side == "prefix":
+            span = f"{self.by}'s start to the {step}"
+        decay = f", times {self.decay} per {step} of distance" if self.decay != 1 else ""
+        return f"{self}: the sum of {self.value} from the {span}{decay}"
 
 
 def outside(rule: Rule) -> Rule:
@@ -711,17 +1007,75 @@ def outside(rule: Rule) -> Rule:
     return When(rule, Constant(0), Constant(1)) > 0 if undefined else ~rule
 
 
-def _check_ranked(node: Cut | MeanCut | Quantile, name: str) -> None:
-    """Check the arguments of a cut or a quantile."""
-    value, of = node.value, node.of
-    if not any(node.reads_tokens for node in value.walk()):
-        raise ConfigError(f"{name}() needs a column to rank by, got '{value}'")
-    check_choice(f"{name}(): of", of, get_args(Unit))
-    unit = Level[of.upper()]
-    if value.level > unit:
-        raise ConfigError(
-            f"{name}(of='{of}') ranks {of}s, and '{value}' has one value per "
-            f"{value.level.name.lower()}. Make one number per {of} of it: {value.mean(of)}"  # type: ignore[arg-type]
-        )
-    if node.by_level > unit:
-        raise ConfigError(f"{name}(of='{of}', by='{node.by}'): a {of} lies in several populations")
+class CustomRule(Rule):
+    """Base class of rules written in Python; subclasses are frozen dataclasses.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from rlobj import CustomRule, prob
+        >>> @dataclass(frozen=True)
+        ... class Isolated(CustomRule):
+        ...     threshold: float = 0.002
+        ...     def reads(self):
+        ...         return (prob,)
+        ...     def select(self, frame):
+        ...         rare = frame.number(prob) < self.threshold
+        ...         alone = frame.table.sum_by_response(rare.double()) == 1
+        ...         return rare & frame.table.spread(alone)
+    """
+
+    origin: ClassVar[str] = ""
+    reads_tokens: ClassVar[bool] = True
+    level: ClassVar[Level] = Level.TOKEN
+
+    @property
+    def target(self) -> str:
+        """The import path, as text has it: custom("my_pkg.rules:Isolated", threshold=0.002)."""
+        return self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
+
+    def __str__(self) -> str:
+        return f"custom({', '.join([repr(self.target), *_settings(self, required=True)])})"
+
+    def reads(self) -> tuple[Expr, ...]:
+        """The expressions that `select` asks the frame for; the objective needs their columns."""
+        return ()
+
+    def children(self) -> tuple[Expr, ...]:
+        reads = self.reads()
+        if not is_dataclass(self) or type(self).__hash__ is None or not isinstance(reads, tuple):
+            raise ConfigError(
+                f"{self.target}: write @dataclass(frozen=True) above the class, and return a tuple "
+                "of expressions from reads"
+            )
+        return (*super().children(), *reads)
+
+    def describe(self) -> str:
+        return f"{self}: {inspect.getdoc(type(self)) or 'a rule written in Python'}"
+
+    def select(self, frame: Any) -> Any:
+        """The rule's tokens, bool [N].
+
+        `plan` calls this once per update on every rank, with all tokens of this rank. The result
+        must not depend on how the update is split into tables or ranks: tokens of other ranks may
+        only be read through `frame.comm.sum`, which every rank must call equally often. The
+        functions of `rlobj.objectives.statistics` are exact and take `frame.comm`.
+
+        Args:
+            frame: `number(expression)` [N], `rule(expression)` bool [N], `decided` bool [N],
+                `table` (the TokenBatch of this rank's tokens), `comm` and `state`.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class UnreadRule(Rule):
+    """A rule written in Python whose class is not imported: its text, and the settings in it that
+    are expressions."""
+
+    reads_tokens: ClassVar[bool] = True
+    level: ClassVar[Level] = Level.TOKEN
+    text: str
+    expressions: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        return self.text

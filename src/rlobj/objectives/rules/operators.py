@@ -28,10 +28,12 @@ a number is undefined belongs to no population.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from rlobj.objectives.rules.columns import ColumnLevel, declared
+from rlobj.objectives.rules.columns import COLUMNS, ColumnLevel, Level
 from rlobj.objectives.rules.nodes import (
+    SAMPLER_KNOWN,
     Column,
     Function,
     Number,
@@ -95,6 +97,15 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
     return When(as_rule(rule, "when"), as_number(then), as_number(otherwise))
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (abs, exp, log, sqrt, sign, minimum, maximum, clip, when)
+}
+"""The functions of the language, whose text has the arguments of these."""
+NAMES = (*COLUMNS, *FUNCTIONS, SAMPLER_KNOWN)
+"""Names that a column of one's own cannot have."""
+
+
 def column(name: str, level: ColumnLevel = "token") -> Number:
     """One of the columns of `TokenBatch(columns=...)`, by name.
 
@@ -106,8 +117,7 @@ def column(name: str, level: ColumnLevel = "token") -> Number:
         >>> str(column("stage") > 1)
         'stage > 1'
     """
-    with declared({name: level}):
-        return Column(name)
+    return Column(name, Level[level.upper()])
 
 
 prob, logprob, surprisal, entropy = map(Column, ("prob", "logprob", "surprisal", "entropy"))

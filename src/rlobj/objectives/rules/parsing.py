@@ -14,11 +14,12 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, NoReturn
 
-from rlobj.base.errors import ConfigError, Message, nearest
+from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.targets import has_stand_in, import_target
 from rlobj.objectives.rules import nodes
-from rlobj.objectives.rules.columns import COLUMNS, FUNCTIONS, declared_columns, named_expressions
-from rlobj.objectives.rules.custom import custom_rule
-from rlobj.objectives.rules.expression import Expr
+from rlobj.objectives.rules.columns import COLUMNS, Level, Scope
+from rlobj.objectives.rules.nodes import CustomRule, Expr, Number, Rule
+from rlobj.objectives.rules.operators import FUNCTIONS, NAMES, reward
 
 MAX_DEPTH = 100
 """The deepest expression that is accepted; deeper ones could exceed Python's recursion limit."""
@@ -41,44 +42,76 @@ _HINTS = {
     r"(?<![<>=!])=(?!=)": "compare with < or >, such as reward < 1",
     r"\d,\d": "write a point in a number: 0.01",
     r"\d%": "write a share as a number: 0.8",
-    r"unmatched '\)'": "delete it, or write the ( that it closes",
-    r"'\(' was never closed": "write the ) that closes it",
 }
-"""What was probably meant, by a pattern of the text around the error, or of Python's message."""
-_RULE_METHODS = ("sample", "any", "all", "count", "share")
-_METHODS = (
-    *("top", "bottom", "bottom_to_mean", "quantile", "rank", "mean", "sum", "min", "max"),
-    *("prefix_sum", "suffix_sum"),
-    *_RULE_METHODS,
-)
+"""What was probably meant, by a pattern of the text around the error."""
+_METHODS = {
+    kind: [name for name, member in vars(kind).items() if name[0] != "_" and callable(member)]
+    for kind in (Number, Rule)
+}
+_TEXTS = ("by", "of", "round", "name", "target")
+"""Arguments that are texts."""
 
 
-def parse(text: str) -> Expr:
+def parse(text: str, scope: Scope | None = None) -> Expr:
     """The expression that a text describes.
+
+    Args:
+        text: of a rule or a number.
+        scope: the names that it may read besides those of every table.
 
     Raises:
         ConfigError: the text is not a rule; the message has a caret and the nearest name.
 
     Example:
         >>> parse("advantage > 0 and not prob >= 0.002")
-        Logic(operator='&', ...)
+        (advantage > 0) & ~(prob >= 0.002)
     """
-    return Parser(text).expression()
+    return _Parser(text, scope or Scope()).expression()
 
 
 Expr.from_text = staticmethod(parse)  # numbers and rules may be given as text
 
 
-class Parser:
-    """A parser of one text.
+def custom_rule(target: str, **settings: Any) -> Rule:
+    """A rule written in Python: an instance of a subclass of `CustomRule`.
 
-    Attributes:
-        unknown: the errors of unknown names so far, by the character of the name.
+    Where settings are only read, its class is not imported.
+
+    Args:
+        target: "package.module:Class" or "path/to/file.py:Class".
+        **settings: the fields of the class.
+
+    Raises:
+        ConfigError: there is no such class, or it has no such fields.
     """
+    if has_stand_in(target):
+        texts = ", ".join(
+            [repr(target), *(f"{name}={value!r}" for name, value in settings.items())]
+        )
+        read = tuple(value for value in settings.values() if isinstance(value, Expr))
+        return nodes.UnreadRule(f"custom({texts})", read)
+    member = import_target(target)
+    if not (isinstance(member, type) and issubclass(member, CustomRule)):
+        raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
+    names = tuple(inspect.signature(member).parameters)
+    for name in settings:
+        if name not in names:
+            raise ConfigError(f"{target} has no setting '{name}'.{nearest(name, names)}")
+    member.origin = target
+    try:
+        return member(**settings)
+    except TypeError as error:  # a setting without default is absent
+        raise ConfigError(f"{target}: {error}") from None
 
-    def __init__(self, text: str) -> None:
-        self.text = " ".join(text.split())
-        self.unknown: dict[int, str] = {}
+
+_CALLS: dict[str, Callable[..., Expr]] = {**FUNCTIONS, "reward": reward, "custom": custom_rule}
+
+
+class _Parser:
+    """A parser of one text."""
+
+    def __init__(self, text: str, scope: Scope) -> None:
+        self.text, self.scope = " ".join(text.split()), scope
 
     def expression(self) -> Expr:
         """The expression of the whole text."""
@@ -88,7 +121,7 @@ class Parser:
             tree = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
             at = (error.offset or 1) - 1
-            around = f"{self.text[max(at - 2, 0) : at + 3]} {error.msg}"
+            around = self.text[max(at - 2, 0) : at + 3]
             hints = [f"; {hint}" for sign, hint in _HINTS.items() if re.search(sign, around)]
             self.fail(f"cannot be read: {error.msg}{''.join(hints[:1])}", at)
         except (ValueError, RecursionError, MemoryError) as error:
@@ -102,36 +135,13 @@ class Parser:
             level = [*{id(child): child for node in level for child in node.children()}.values()]
         if level:
             self.fail(f"is nested more than {MAX_DEPTH} levels deep", 0)
-        if self.unknown:
-            self.fail("", 0)
         return whole
 
     def fail(self, message: str, at: ast.AST | int) -> NoReturn:
-        """Raise a ConfigError with the text and a caret; unknown names come first, all of them.
-
-        Args:
-            message: the first line of the error.
-            at: the character or the node under which the caret is.
-        """
-        errors = self.unknown or {self._place(at): message}
-        *others, final = (errors[place] for place in sorted(errors))
-        texts = [*(text.partition(" Known:")[0] for text in others), final]
-        caret = " " * min(errors) + "^"
-        marked = f"\n    {self.text}\n    {caret}"
-        raise ConfigError(Message.joined(" ", texts), marked) from None
-
-    def _place(self, at: ast.AST | int, last: str = "") -> int:
-        """The character of a node, or of the name at its end."""
-        if isinstance(at, int):
-            return at
-        # ast counts bytes of UTF-8, a terminal counts characters
-        byte = at.end_col_offset - len(last.encode()) if last else at.col_offset  # type: ignore[attr-defined]
-        return len(self.text.encode()[:byte].decode(errors="ignore"))
-
-    def missing(self, message: str, at: ast.AST, last: str = "") -> Expr:
-        """Note an unknown name, and go on with a column in its place to find the others."""
-        self.unknown[self._place(at, last)] = message
-        return nodes.Column("prob")
+        """Raise a ConfigError with the text, and a caret under a character or the node's first."""
+        if isinstance(at, ast.AST):  # ast counts bytes of UTF-8, a terminal counts characters
+            at = len(self.text.encode()[: at.col_offset].decode(errors="ignore"))  # type: ignore[attr-defined]
+        raise ConfigError(message, f"\n    {self.text}\n    {' ' * at}^") from None
 
     def build(self, node: ast.AST) -> Any:
         builder = getattr(self, f"build_{type(node).__name__}", None)
@@ -145,18 +155,25 @@ class Parser:
             self.fail(str(error), node)
 
     def build_Name(self, node: ast.Name) -> Expr:
-        if node.id in named_expressions():
-            return named_expressions()[node.id]
-        if node.id in COLUMNS or node.id in declared_columns():
-            return nodes.Column(node.id)
-        if node.id == nodes.SAMPLER_KNOWN:
+        name, scope = node.id, self.scope
+        if name in scope.named:
+            return scope.named[name]
+        if name in COLUMNS:
+            return nodes.Column(name)
+        if name in scope.columns:
+            return nodes.Column(name, Level[scope.columns[name].upper()])
+        if name == nodes.SAMPLER_KNOWN:
             return nodes.SamplerKnown()
-        if node.id in (*FUNCTIONS, *_METHODS):
-            self.fail(f"'{node.id}' must be called with arguments in parentheses", node)
-        try:
-            return nodes.Controlled(node.id)
-        except ConfigError as error:
-            return self.missing(str(error), node)
+        if name in _CALLS or any(name in methods for methods in _METHODS.values()):
+            self.fail(f"'{name}' must be called with arguments in parentheses", node)
+        if name[0].isupper():
+            return nodes.Controlled(name)
+        known = (*NAMES, *scope.columns, *scope.named)
+        self.fail(
+            f"unknown name '{name}'.{nearest(name, known)} A controller's name begins with a "
+            "capital; a column of your own is declared in 'columns', a score in 'scores'.",
+            node,
+        )
 
     def build_Constant(self, node: ast.Constant) -> Expr:
         if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
@@ -174,33 +191,23 @@ class Parser:
         return reduce(join, map(self.build, node.values))
 
     def build_UnaryOp(self, node: ast.UnaryOp) -> Expr:
+        operand = self.build(node.operand)
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            operand = self.build(node.operand)
             # -0.5 is a constant; -(0.5) is the negative of one
             between = self.text.encode()[node.col_offset + 1 : node.operand.col_offset]
             return -operand if b"(" in between else nodes.Constant(-operand.value)
-        operand = self.build(node.operand)
         if isinstance(node.op, (ast.Not, ast.Invert)):
             return ~operand
-        if not operand.is_rule and isinstance(node.op, ast.USub):
+        if isinstance(operand, Number) and isinstance(node.op, ast.USub):
             return -operand
         self.fail(f"{type(node.op).__name__} cannot stand before '{operand}'", node)
 
     def build_Compare(self, node: ast.Compare) -> Expr:
         if len(node.ops) > 1:
-            for part in ast.walk(node):
-                if isinstance(part, ast.Name) and part.id not in (*FUNCTIONS, *_METHODS, "custom"):
-                    self.build(part)  # notes an unknown name
-            if isinstance(getattr(node.comparators[0], "op", None), (ast.BitAnd, ast.BitOr)):
-                self.fail(
-                    "'&' and '|' bind more tightly than a comparison. Put each comparison in "
-                    "parentheses: (advantage > 0) & (prob < 0.002)",
-                    node.comparators[0],
-                )
             self.fail(
-                "comparisons do not chain; write (0 < prob) & (prob < 1), each comparison in "
-                "parentheses",
-                node.comparators[1],
+                "comparisons do not chain, and & and | bind more tightly than they do. Put each "
+                "comparison in parentheses: (0 < prob) & (prob < 1)",
+                node.comparators[0],
             )
         kind = type(node.ops[0])
         if kind not in _OPERATORS:
@@ -209,83 +216,42 @@ class Parser:
 
     def build_Call(self, node: ast.Call) -> Expr:
         if isinstance(node.func, ast.Name):
-            return self.call_function(node, node.func.id)
-        if not isinstance(node.func, ast.Attribute):
+            name, known = node.func.id, [*_CALLS]
+            function = _CALLS.get(name)
+        elif isinstance(node.func, ast.Attribute):
+            owner, name = self.build(node.func.value), node.func.attr
+            known = _METHODS[Number if isinstance(owner, Number) else Rule]
+            function = getattr(owner, name) if name in known else None
+        else:
             self.fail("this is not a function", node)
-        method = node.func.attr
-        owner = self.build(node.func.value)
-        if method not in _METHODS:
-            advice = nearest(method, _METHODS)
-            return self.missing(f"unknown method '.{method}'.{advice}", node.func, method)
-        if owner.is_rule != (method in _RULE_METHODS):
-            kind = "rules" if method in _RULE_METHODS else "numbers"
-            self.fail(f"'.{method}' is for {kind}, got '{owner}'", node.func)
-        bound = getattr(owner, method)
-        parameters = inspect.signature(bound).parameters.values()
-        arguments = self.arguments(node, tuple(parameter.name for parameter in parameters))
-        for parameter in parameters:
-            if parameter.default is parameter.empty and parameter.name not in arguments:
-                self.fail(f"'.{method}' needs {parameter.name}: {method}(0.2)", node)
-        return bound(**arguments)
+        if function is None:
+            what = (
+                "is not a function"
+                if isinstance(node.func, ast.Name)
+                else f"is no method of '{owner}'"
+            )
+            self.fail(f"'{name}' {what}.{nearest(name, known)}", node)
+        signature = inspect.signature(function)
+        names = [*signature.parameters][: len(node.args)]
+        texts = function is custom_rule
+        values = [self.argument(name, value) for name, value in zip(names, node.args, strict=False)]
+        settings = {str(k.arg): self.argument(str(k.arg), k.value, texts) for k in node.keywords}
+        try:
+            signature.bind(*values, *node.args[len(names) :], **settings)
+        except TypeError as error:
+            self.fail(f"{error}; write {name}({', '.join(signature.parameters)})", node)
+        return function(*values, **settings)
 
-    def call_function(self, node: ast.Call, name: str) -> Expr:
-        if name in ("reward", "custom"):
-            return self.call_named(node, name)
-        if name not in FUNCTIONS:
-            advice = nearest(name, (*FUNCTIONS, "reward", "custom"))
-            return self.missing(f"'{name}' is not a function.{advice}", node)
-        expected = FUNCTIONS[name]
-        if node.keywords or len(node.args) != len(expected):
-            usage = f"{name}({', '.join(expected)})"
-            self.fail(f"write {usage}, got {len(node.args)} arguments", node)
-        values = [self.build(argument) for argument in node.args]
-        for value, kind, argument in zip(values, expected, node.args, strict=True):
-            if value.is_rule != (kind == "rule"):
-                got_kind = "the rule" if value.is_rule else "the number"
-                wanted = "a rule" if kind == "rule" else "a number"
-                self.fail(f"{name} takes {wanted}, got {got_kind} '{value}'", argument)
-        return nodes.When(*values) if name == "when" else nodes.Function(name, tuple(values))
-
-    def call_named(self, node: ast.Call, name: str) -> Expr:
-        """reward("name") or custom("module:Class", setting=value)."""
-        usage = 'reward("format")' if name == "reward" else 'custom("my_pkg.rules:MyRule", a=1)'
-        text = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-        if len(node.args) != 1 or not isinstance(text, str) or (name == "reward" and node.keywords):
-            self.fail(f"write {usage}", node)
-        if name == "reward":
-            return nodes.NamedReward(text)
-        fields = {str(k.arg): self.argument(str(k.arg), k.value, True) for k in node.keywords}
-        return custom_rule(text, fields)
-
-    def arguments(self, node: ast.Call, names: tuple[str, ...]) -> dict[str, Any]:
-        if len(node.args) > len(names):
-            self.fail(f"too many arguments; expected {', '.join(names)}", node.args[len(names)])
-        arguments = dict(zip(names, node.args, strict=False))
-        for keyword in node.keywords:
-            if keyword.arg not in names:
-                name = str(keyword.arg)
-                self.fail(f"unknown argument '{name}'.{nearest(name, names)}", keyword)
-            if keyword.arg in arguments:
-                self.fail(f"argument '{keyword.arg}' is given twice", keyword)
-            arguments[keyword.arg] = keyword.value
-        return {
-            name: self.argument(name, value, name == "size") for name, value in arguments.items()
-        }
-
-    def argument(self, name: str, node: ast.AST, or_rule: bool = False) -> Any:
-        if name == "within" and not isinstance(node, ast.Constant):
-            return self.build(node)
-        if name == "within" and node.value is not None:  # type: ignore[attr-defined]
-            text = ast.unparse(node)
-            self.fail(f"within takes a rule without quotes: within=prob < 0.002, got {text}", node)
-        whole, sign = node, 1
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            node, sign = node.operand, -1
+    def argument(self, name: str, node: ast.AST, text: bool = False) -> Any:
+        """A plain value, or else an expression."""
         if isinstance(node, ast.Name) and node.id in ("true", "false"):  # as in YAML
             return node.id == "true"
-        plain = isinstance(node, ast.Constant)
-        if not plain or (sign < 0 and not isinstance(node.value, (int, float))):
-            if or_rule:  # the size of a sample, or a setting of a custom rule
-                return self.build(whole)
-            self.fail(f"'{name}' must be written as a plain value, such as 0.2 or 'group'", node)
-        return node.value if sign > 0 else -node.value  # type: ignore[operator]
+        if not isinstance(node, ast.Constant) or (
+            isinstance(node.value, str) and not text and name not in _TEXTS
+        ):
+            value = self.build(node)
+            return value.value if isinstance(value, nodes.Constant) else value
+        if name == "by" and node.value not in nodes.BY:
+            nodes.check_choice("by", node.value, (*nodes.BY, *self.scope.columns))
+            return self.build_Name(ast.Name(str(node.value)))
+        return node.value
