@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlobj.answers.equivalence import check_equivalence
-from rlobj.answers.lexer import Unreadable
-from rlobj.answers.normalization import normalize
+from rlobj.answers.lexer import Unreadable, normalize
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.base.yaml import load_yaml
 

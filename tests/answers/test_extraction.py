@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rlobj.answers.equivalence import check_equivalence
+from rlobj.answers.equivalence import MAX_DEPTH, MAX_LENGTH, check_equivalence, decide, refusal
 from rlobj.answers.extraction import extract_answer
-from rlobj.answers.guards import MAX_DEPTH, MAX_LENGTH, decide, refusal
 
 
 def extracted():

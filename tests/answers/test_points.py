@@ -3,7 +3,7 @@ import subprocess
 import sys
 from fractions import Fraction
 
-from rlobj.answers.points import generator, points
+from rlobj.answers.numeric import generator, points
 
 X = ("name", "x")
 SHIFTED = ("+", X, Fraction(1))
@@ -17,7 +17,7 @@ def test_points_depend_on_both_expressions():
 
 
 def test_points_are_the_same_in_every_process():
-    code = "from rlobj.answers.points import generator; print(generator('x').random())"
+    code = "from rlobj.answers.numeric import generator; print(generator('x').random())"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     other = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment

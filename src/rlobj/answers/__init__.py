@@ -7,29 +7,22 @@
 This package stands alone: it needs neither torch nor the rest of rlobj, except `base` and
 `workers`. Only `numeric` and `symbolic` need more than the standard library.
 
-    verifier               MathVerifier: responses -> verdicts; any thread, with deadlines
-    worker                 what its processes compare: what exact arithmetic cannot decide
-    guards                 compare equal text and integers; refuse answers too large to evaluate
-    equivalence            compare two texts
-    version                what a verdict depends on, besides the answers
+    verifier          MathVerifier: responses -> verdicts; any thread, with deadlines
+    extraction        response -> text of the final answer: the boxes of a sentence, or a phrase
+    assertions        whether the sentence of an answer asserts it
 
-    response -> text of the final answer
-    extraction             the rule; the answer after a phrase
-    boxes                  the answer in boxes
-    sentences, assertions  the sentence of an answer, and whether it asserts the answer
+    equivalence       two texts -> equal or not: text, integers, limits, then structures
+    lexer             text -> tokens; `vocabulary` has the tables of words and commands
+    words             tokens of words: nouns and units around a value, and words in place of one
+    structure_parser  tokens -> structure: a value, tuple, list, interval, equation, ...
+    structures        the kinds of structures
+    expressions       tokens -> expression tree, and its exact value
+    comparison        two structures -> equal or not: rules in their order, exactly
 
-    text -> structure: a value, tuple, list, interval, matrix, words, ...
-    normalization, lexer   text -> tokens
-    expression_parser      tokens -> expression tree
-    structure_parser       tokens -> structure
-    conditions, relations  its parts: conditions and layouts; equations and inequalities
-    phrases, units, words  its words: around a value, after a value, and in place of one
-
-    two structures -> equal or not
-    comparison             compare part by part; the order in which rules decide
-    exact, regions         compare values and sets of real numbers exactly
-    numeric, points        compare values by evaluation at many points (mpmath, in a worker)
-    symbolic               compare integrals, limits and infinite sums (math-verify, in a worker)
+    worker            what its processes compare: what exact arithmetic cannot decide
+    numeric           values by evaluation at many points (mpmath)
+    symbolic          integrals, limits and infinite sums (math-verify)
+    version           what a verdict depends on, besides the answers
 """
 
 from rlobj.answers.extraction import extract_answer

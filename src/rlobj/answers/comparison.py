@@ -2,6 +2,9 @@
 
 `RULES` is the order of decision, from top to bottom: the first rule that decides counts. Every
 function returns True, False, or None if the comparer of values cannot decide.
+
+Two sets of real numbers are equal if they agree on each of their ends, in order, and on each gap
+between two ends.
 """
 
 from __future__ import annotations
@@ -14,10 +17,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final, Literal
 
-from rlobj.answers.exact import ExactComparer, Truth
-from rlobj.answers.expressions import names
-from rlobj.answers.regions import as_region, has_parameters, same_region
+from rlobj.answers.expressions import Tree, names
 from rlobj.answers.structures import (
+    INFINITY,
     Based,
     Chain,
     Interval,
@@ -31,13 +33,146 @@ from rlobj.answers.structures import (
     Structure,
     Tuple,
     Words,
+    is_infinite,
     names_in,
     rename,
     tree_of,
     without_name,
 )
-from rlobj.answers.units import PERCENT
-from rlobj.answers.words import normalize_words
+from rlobj.answers.words import PERCENT, normalize_words
+
+Truth = bool | None
+TOLERANCE = Fraction(1, 10**9)
+"""Relative difference allowed if the gold answer is written as a decimal or in e-notation."""
+NEAR = Fraction(1, 100)
+"""Relative difference allowed between a value and the rounded value written next to it."""
+
+
+class ExactComparer:
+    """Compares equal trees and rational values, without computer algebra.
+
+    The base of comparers: each method returns None for what it cannot decide. `reason` says what
+    decided: `exact`, `numeric` or `math-verify`.
+    """
+
+    reason = "exact"
+
+    def equal(self, answer: Scalar, gold: Scalar) -> Truth:
+        """Whether two values are equal: decides equal trees, rational and infinite values."""
+        if answer.tree is None or gold.tree is None:
+            return True if answer.latex == gold.latex else None
+        if answer.tree == gold.tree:
+            return True
+        if gold.value is not None and answer.value is not None:
+            if gold.decimal:
+                return abs(answer.value - gold.value) <= TOLERANCE * abs(gold.value)
+            return answer.value == gold.value
+        new_names = names(answer.tree) - names(gold.tree)
+        return False if new_names or is_infinite(answer) or is_infinite(gold) else None
+
+    def order(self, one: Scalar, other: Scalar) -> int | None:
+        """Whether a number is below (-1), equal to (0) or above (1) another: decides rationals."""
+        if one.tree == other.tree:
+            return 0
+        if one.value is None or other.value is None:
+            return None
+        return (one.value > other.value) - (one.value < other.value)
+
+    def near(self, rounded: Scalar, exact: Scalar) -> Truth:
+        """Whether two rationals differ by at most 1%, or by one in the last decimal."""
+        if rounded.value is None or exact.value is None:
+            return None
+        allowed = max(NEAR * abs(exact.value), last_digit(rounded))
+        return abs(rounded.value - exact.value) <= allowed
+
+    def proportional(self, answer: Tree, gold: Tree, positive: bool) -> Truth:
+        """Whether two trees differ by a constant factor, with `positive` a positive one."""
+        return True if answer == gold else None
+
+
+def last_digit(rounded: Scalar) -> Fraction:
+    """Return the value of the last decimal place of a number as it is written; else 0."""
+    _, point, decimals = rounded.latex.strip().partition(".")
+    return Fraction(1, 10 ** len(decimals)) if point and decimals.isdecimal() else Fraction(0)
+
+
+def as_region(structure: Structure) -> Structure | None:
+    """Return a structure as a set of real numbers, or None; a pair in () is an open interval.
+
+    An interval that contains infinity is no set of real numbers.
+    """
+    if isinstance(structure, Tuple) and len(structure.items) == 2 and structure.brackets == "()":
+        return Interval(*structure.items, (False, False))
+    if isinstance(structure, Items) and structure.braces:
+        return structure if all(isinstance(item, Scalar) for item in structure.items) else None
+    if isinstance(structure, Interval):
+        ends = zip((structure.low, structure.high), structure.closed, strict=True)
+        return None if any(closed and is_infinite(end) for end, closed in ends) else structure
+    return structure if isinstance(structure, Region) else None
+
+
+def same_region(one: Structure, other: Structure, comparer: ExactComparer) -> bool | None:
+    """Return whether two sets are equal and not empty; None if their ends have no known order."""
+    groups: list[list[Scalar]] = []  # of equal ends, in ascending order
+    for end in [*_ends(one), *_ends(other)]:
+        orders = [comparer.order(end, group[0]) for group in groups]
+        if None in orders:
+            return None
+        if 0 in orders:
+            groups[orders.index(0)].append(end)
+        else:
+            groups.insert(orders.count(1), [end])
+    ranks = {id(end): 2 * n + 1 for n, group in enumerate(groups) for end in group}
+    cells = range(2 * len(groups) + 1)
+    if any(_overlaps(region, cell, ranks) for region in (one, other) for cell in cells):
+        return False
+    inside = [_has(one, cell, ranks) for cell in cells]
+    return any(inside) and inside == [_has(other, cell, ranks) for cell in cells]
+
+
+def _ends(region: Structure) -> list[Scalar]:
+    """Ends of intervals and members of sets, without infinity."""
+    if isinstance(region, Scalar):
+        return [] if is_infinite(region) else [region]
+    parts = (region.low, region.high) if isinstance(region, Interval) else _members(region)
+    return [end for part in parts for end in _ends(part)]
+
+
+def _members(region: Structure) -> tuple[Structure, ...]:
+    if isinstance(region, Items):
+        return region.items
+    return region.parts if isinstance(region, Region) else ()
+
+
+def _has(region: Structure, cell: int, ranks: dict[int, int]) -> bool:
+    """Return whether a cell is inside: gaps are even, the ends between them are odd."""
+    if isinstance(region, Interval):
+        low, high = (_rank(end, ranks) for end in (region.low, region.high))
+        above = low < cell or (low == cell and region.closed[0])
+        return above and (cell < high or (cell == high and region.closed[1]))
+    if isinstance(region, Scalar):
+        return ranks.get(id(region)) == cell
+    inside = [_has(part, cell, ranks) for part in _members(region)]
+    if isinstance(region, Region) and region.operator == "∖":
+        return inside[0] and not any(inside[1:])
+    return all(inside) if isinstance(region, Region) and region.operator == "∩" else any(inside)
+
+
+def _overlaps(region: Structure, cell: int, ranks: dict[int, int]) -> bool:
+    joined = isinstance(region, Region) and region.operator == "or"
+    return joined and sum(_has(part, cell, ranks) for part in _members(region)) > 1
+
+
+def _rank(end: Structure, ranks: dict[int, int]) -> float:
+    if isinstance(end, Scalar) and is_infinite(end):
+        return float("inf") if end.tree == INFINITY else float("-inf")
+    return ranks[id(end)]
+
+
+def has_parameters(region: Structure) -> bool:
+    """Return whether an end has a name, or is no number."""
+    return bool(names_in(region)) or any(end.tree is None for end in _ends(region))
+
 
 Decision = Truth | Literal["later"]
 LATER: Final = "later"

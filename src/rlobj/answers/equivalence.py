@@ -1,14 +1,17 @@
-"""Compare two answers given as text."""
+"""Compare two answers given as text: equal text and integers first, then their structures.
+
+An answer that is too long, too deeply nested or too large to evaluate is wrong, unless the gold
+answer has the same property.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 
-from rlobj.answers.comparison import compare
-from rlobj.answers.derivatives import in_notation_of
-from rlobj.answers.exact import ExactComparer
-from rlobj.answers.lexer import Unreadable
-from rlobj.answers.normalization import join_comma_groups, normalize
+from rlobj.answers.comparison import ExactComparer, compare
+from rlobj.answers.expressions import names
+from rlobj.answers.lexer import Unreadable, join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.answers.structures import (
     Items,
@@ -17,9 +20,120 @@ from rlobj.answers.structures import (
     Words,
     as_point,
     names_in,
+    rename,
     without_name,
 )
 from rlobj.answers.words import normalize_words
+
+MAX_LENGTH = 500
+"""Limit on the characters of an answer, or four times the gold answer's if that is more."""
+MAX_DEPTH = 12
+"""Limit on nested brackets of any kind; math-verify takes seconds at this depth."""
+MAX_EXPONENT = 100_000
+"""Largest literal exponent, or value of the upper part of a tower a^b^c."""
+MAX_FACTORIAL = 5_000
+"""Largest literal number under a factorial or on top of a binomial."""
+
+_LONG = re.compile(r"\\(?:i{0,3}int|oint|lim|sum|prod)(?![a-z])|[∫∑∏]")
+_INTEGER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
+_SEPARATOR = re.compile(r",\\!|\{,\}|\\,|\\!")  # thousands separators of LaTeX
+_OPEN = r"[\s{(]*"
+_TOWER = re.compile(rf"\^{_OPEN}(?=([0-9]+){_OPEN}\^{_OPEN}([0-9]+))")
+_EXPONENT = re.compile(rf"\^{_OPEN}[+-]?\s*([0-9]+)")
+_FACTORIAL = re.compile(r"([0-9]+)[\s})]*!")
+_REPEATED_FACTORIAL = re.compile(r"!(?:[\s})]|\\right)*!")
+_BINOMIAL = re.compile(r"\\[dt]?binom[\s{]*([0-9]+)")
+
+
+def decide(answer: str, gold: str) -> tuple[bool, str] | None:
+    """Compare `answer` with `gold` as text and as integers.
+
+    Returns:
+        `(correct, reason)`, or None if the answers must be parsed.
+
+    Example:
+        >>> decide("1,024", "1024")
+        (True, 'integers')
+        >>> decide("9^{9^{9^{9}}}", "5")
+        (False, 'too large: exponent above 100000')
+        >>> decide("2^{10}", "1024") is None
+        True
+    """
+    if answer == gold:
+        return True, "same text"
+    integer, gold_integer = _integer(answer), _integer(gold)
+    if integer is not None and gold_integer is not None:
+        return integer == gold_integer, "integers"
+    if len(answer) > max(MAX_LENGTH, 4 * len(gold)):
+        return False, f"too large: longer than {MAX_LENGTH} characters"
+    reason = None if integer is not None else refusal(answer)
+    return None if reason is None or refusal(gold) else (False, f"too large: {reason}")
+
+
+def refusal(text: str) -> str | None:
+    """Return why an answer is too large to evaluate, or None if it is not."""
+    depth = _depth(text)
+    if depth is None:
+        return "unbalanced braces"
+    if depth > MAX_DEPTH:
+        return f"brackets deeper than {MAX_DEPTH}"
+    if "^" in text:
+        towers = (_exceeds_power(a, b) for a, b in _TOWER.findall(text))
+        if any(towers) or _exceeds(_EXPONENT, text, MAX_EXPONENT):
+            return f"exponent above {MAX_EXPONENT}"
+    if _exceeds(_FACTORIAL, text, MAX_FACTORIAL) or _exceeds(_BINOMIAL, text, MAX_FACTORIAL):
+        return f"factorial above {MAX_FACTORIAL}"
+    if _REPEATED_FACTORIAL.search(text):
+        return "factorial of a factorial"
+    return None
+
+
+def may_take_long(text: str) -> bool:
+    """Return whether an answer needs a computer algebra system, which may take very long."""
+    return _LONG.search(text) is not None
+
+
+def _integer(text: str) -> tuple[bool, str] | None:
+    """Sign and digits of an integer, as text so that the number of digits has no limit."""
+    if not text.isdecimal():
+        text = _SEPARATOR.sub(",", text)
+    if not _INTEGER.fullmatch(text):
+        return None
+    digits = text.lstrip("+-").replace(",", "").lstrip("0")
+    return text.startswith("-") and digits != "", digits
+
+
+def _depth(text: str) -> int | None:
+    """The largest number of brackets open at once, or None if braces do not match."""
+    depth = deepest = braces = 0
+    escaped = False
+    for character in text:
+        if character in "{}" and not escaped:
+            braces += 1 if character == "{" else -1
+            if braces < 0:
+                return None
+        if character in "{[(":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in "}])":
+            depth -= 1
+        escaped = character == "\\" and not escaped
+    return None if braces else deepest
+
+
+def _exceeds(pattern: re.Pattern[str], text: str, limit: int) -> bool:
+    return any(
+        len(digits) > len(str(limit)) or int(digits) > limit for digits in pattern.findall(text)
+    )
+
+
+def _exceeds_power(base: str, exponent: str) -> bool:
+    """Return whether base^exponent is above MAX_EXPONENT, without computing it."""
+    below, above = int(base[:20]), int(exponent[:20])
+    return below > 1 and above > math.log(MAX_EXPONENT) / math.log(below)
+
+
+_QUOTIENT = re.compile(r"d:[d∂](?:\^([0-9]))?(.+)/[d∂](.+?)(?:\^[0-9])?")
 
 NOT_SETTLED = "not settled"
 """The reason if the comparer could not decide some values."""
@@ -85,3 +199,48 @@ def _is_prose(gold: Structure) -> bool:
     if isinstance(gold, Items):
         return any(map(_is_prose, gold.items))
     return isinstance(gold, Words) and len(gold.text.split()) >= _MIN_PROSE_WORDS
+
+
+def in_notation_of(answer: Structure, gold: Structure) -> Structure:
+    """Return an answer with its derivatives written as in the gold.
+
+    dy/dt is y' and dot y, but never dy/dx.
+    """
+    answer_names = _all_names(answer)
+    if not any(map(_derivative, answer_names)):
+        return answer
+    gold_names = _all_names(gold)
+    new: dict[str, str] = {}
+    for name in answer_names - gold_names:
+        if (derivative := _derivative(name)) is None:
+            continue
+        base, order, variable = derivative
+        for other in gold_names - answer_names:
+            match _derivative(other):
+                case (b, o, v) if (b, o) == (base, order) and None in (v, variable):
+                    new[name] = other
+    return rename(answer, new) if new else answer
+
+
+def _derivative(name: str) -> tuple[str, int, str | None] | None:
+    """Return the function, the order and the variable (None if it is not written)."""
+    if quotient := _QUOTIENT.fullmatch(name):
+        return quotient[2], int(quotient[1] or 1), quotient[3]
+    bare = name.replace("'", "")
+    return (bare, len(name) - len(bare), None) if bare != name else None
+
+
+def _all_names(structure: Structure) -> frozenset[str]:
+    """Return the names in a structure, also those of values and of both sides of equations."""
+    all_names = frozenset[str]()
+    waiting: list[object] = [structure]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Structure):
+            waiting += vars(value).values()
+        elif isinstance(value, tuple) and value:
+            if isinstance(value[0], str):
+                all_names |= names(value)
+            else:
+                waiting += value
+    return all_names

@@ -1,54 +1,374 @@
-"""Parse the text of an answer into its structure."""
+"""Tokens -> structure: lists, relations, sets, brackets, conditions and layouts.
+
+The answer of an equation is its right side if its left side contains names: m + n = 33. It is an
+equation to solve, and no value, if its right side is 0 and its left side is more than a name, or if
+its left side is a sum of numbers and one name: x + 1 = 5.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from rlobj.answers.conditions import is_condition, without_condition, without_layout
-from rlobj.answers.expression_parser import parse_expression
-from rlobj.answers.expressions import Tree, Unsupported, expand_plus_minus, names
+from rlobj.answers.comparison import as_region
+from rlobj.answers.expressions import (
+    Tree,
+    Unsupported,
+    expand_plus_minus,
+    linear,
+    names,
+    parse_expression,
+)
 from rlobj.answers.lexer import (
     Token,
     Tokens,
     Unreadable,
     is_enclosed,
+    join_comma_groups,
     join_text,
     latex,
+    nesting,
+    normalize,
     split,
     tokenise,
 )
-from rlobj.answers.normalization import join_comma_groups, normalize
-from rlobj.answers.phrases import is_prose, strip_phrases
-from rlobj.answers.regions import as_region
-from rlobj.answers.relations import RELATIONS, parse_relation
 from rlobj.answers.structures import (
+    INFINITY,
+    MINUS_INFINITY,
     REALS,
+    Chain,
     Interval,
     Items,
     Matrix,
     Named,
     Region,
+    Relation,
     Rounded,
     Scalar,
     Structure,
     Tuple,
+    Unit,
     Words,
     is_infinite,
+    names_in,
     scalar,
+    tree_of,
     without_name,
 )
-from rlobj.answers.units import PERCENT, Unit, split_unit
-from rlobj.answers.vocabulary import BRACKETS, SCALES, word_set
+from rlobj.answers.vocabulary import BRACKETS, CONSTANTS, LISTS, SCALES, word_set
 from rlobj.answers.words import (
+    PERCENT,
+    is_prose,
     normalize_words,
     parse_based_numeral,
     parse_choice,
     parse_special,
     parse_words,
+    split_unit,
+    strip_phrases,
 )
+
+_CLAUSE = re.compile(
+    r"[\s,;(]*(?:for|where|with|when|whenever|provided|since|because)\b", re.IGNORECASE
+)
+_WORDS = word_set(LISTS["condition"])
+_BOUNDS = frozenset(("<", ">", "<=", ">=", "!=", "∈", "∉"))
+_SEPARATORS = frozenset((",", ";", "and"))
+_SETS = ("mathbb:Z", "mathbb:N")
+_LAYOUTS = word_set(LISTS["layouts"])
+
+
+def _without_condition(tokens: Tokens) -> Tokens:
+    """Remove a condition such as "for n > 2" or "(k in Z)" from the end."""
+    depth = 0
+    for n, token in enumerate(tokens):
+        depth += nesting(token)
+        begins = depth == 0 and n and token.kind in ("text", "word") and _CLAUSE.match(token.text)
+        if begins and _is_condition(tokens[n:]):
+            return _stripped(tokens[:n])
+    if tokens and tokens[-1][:2] == ("symbol", ")"):
+        closed = (n for n, t in enumerate(tokens) if t.text == "(" and is_enclosed(tokens, n))
+        opening = next(closed, 0)
+        inside = tokens[opening + 1 : -1]
+        bounded = opening and any(token.text in _BOUNDS for token in inside)
+        if bounded and _is_condition(inside):
+            return _stripped(tokens[:opening])
+    return tokens
+
+
+def _stripped(tokens: Tokens) -> Tokens:
+    while tokens and tokens[-1].text in (",", ";"):
+        tokens = tokens[:-1]
+    return tokens
+
+
+def _is_condition(tokens: Tokens) -> bool:
+    """Return whether each part is a bound on a name, a membership, or words for what a name is."""
+    pieces = [piece for piece in split(tokens, _SEPARATORS)[0] if piece]
+    return bool(pieces) and all(map(_is_clause, pieces))
+
+
+def _is_clause(tokens: Tokens) -> bool:
+    """Return whether this is one part of a condition."""
+    words, rest = [], []
+    for token in tokens:
+        if token.kind in ("text", "word"):
+            words += re.findall(r"[A-Za-z-]+", token.text.lower())
+        else:
+            rest.append(token)
+    if not _WORDS.issuperset(words) or any(token.kind in ("begin", "end") for token in rest):
+        return False
+    names = {token.text for token in rest if token.kind == "name"} - set(_SETS)
+    if any(token.text in ("=", "≈", "≡", "or", "±") for token in rest):
+        return False
+    if any(token.kind == "symbol" and token.text in _BOUNDS for token in rest):
+        return bool(names)
+    return len(rest) <= 2 and len(names) == len(rest) and bool(names or words)
+
+
+def _without_layout(tokens: Tokens) -> Tokens | None:
+    r"""Return the rows of `aligned` and similar environments as a list, a = 1, b = 2.
+
+    Rows that start with an equals sign continue the row before. None if the tokens are no such
+    environment, or its columns mean something (piecewise functions, matrices).
+    """
+    kinds = [token.kind for token in tokens]
+    if tokens[0].text == "\\{" and kinds[1:2] == ["begin"] and kinds[-1] == "end":
+        tokens = tokens[1:]
+    if tokens[0].kind != "begin" or not is_enclosed(tokens):
+        return None
+    kind, inside = tokens[0].text, tokens[1:-1]
+    related = any(token.kind == "symbol" and token.text in ("=", *_BOUNDS) for token in inside)
+    plain = len(inside) > 0 and not any(token.text in ("&", "\\\\") for token in inside)
+    if kind not in _LAYOUTS and not (kind == "array" and (related or plain)):
+        return None
+    flat: Tokens = []
+    for n, token in enumerate(inside):
+        around = {neighbour.text for neighbour in inside[max(0, n - 1) : n + 2]}
+        if token[:2] == ("symbol", "&"):
+            if kind not in ("align", "aligned", "split") and not around & {"=", *_BOUNDS}:
+                return None
+        elif token[:2] == ("symbol", "\\\\"):
+            after = [neighbour.text for neighbour in inside[n + 1 : n + 3] if neighbour.text != "&"]
+            if after[:1] != ["="]:
+                flat.append(Token("symbol", ",", True))
+        else:
+            flat.append(token)
+    return flat
+
+
+_RELATIONS = frozenset(["=", "<", ">", "<=", ">=", "!=", "≈", "≡", "∈", "∉"])
+_EQUAL = frozenset("=≡≈")
+_FLIPPED = {">": "<", ">=": "<="}
+_FIGURE = re.compile(
+    r"(?:[A-Z](?:_[0-9])?){2,4}|m?(?:angle|triangle)(?:[A-Z](?:_[0-9])?){1,4}|\|[A-Z]{1,2}\|"
+)
+"""Names of lengths, angles and areas; in a gold answer, other products are equations."""
+_DOUBTFUL = re.compile(LISTS["doubtful"])
+"""Words before a value that deny it, doubt it or change it."""
+_OPERATORS = frozenset(("int", "iint", "iiint", "lim", "sum", "prod"))
+
+
+def _parsed_relation(sides: list[Tokens], symbols: list[str]) -> Structure:
+    """Return the structure of sides with relation symbols between them.
+
+    Args:
+        sides: the tokens of each side; the first side may be empty, as in "= 5".
+        symbols: the relation symbols, one fewer than sides.
+
+    Raises:
+        Unreadable: a side is missing, or the relations cannot be combined.
+    """
+    if not sides[0] and symbols[0] in _EQUAL:
+        about = symbols[0] == "≈"
+        sides, symbols = sides[1:], symbols[1:]
+        if not symbols:
+            return Rounded(None, _structure(sides[0])) if about else _structure(sides[0])
+    if not all(sides):
+        raise Unreadable("a relation without a side")
+    if _DOUBTFUL.search(" ".join(token.text for token in sides[0]).lower()):
+        raise Unreadable("a denied or supposed relation")
+    if symbols in (["∈"], ["∉"]):
+        region = _structure(sides[1])
+        if symbols == ["∉"]:
+            region = Region("∖", (REALS, region))
+        elif isinstance(region, Items) and len(region.items) == 1:
+            region = region.items[0]
+        return Named(join_text(sides[0]), region)
+    if set(symbols) <= _EQUAL:
+        while len(sides[0]) > 1 and sides[0][0].kind == "text":  # the line y = 2x
+            sides[0] = sides[0][1:]
+        return _equation(sides, symbols)
+    if set(symbols) & (_EQUAL | {"∈", "∉"}):
+        raise Unreadable("mixed relations")
+    return _inequality([parse_expression(side) for side in sides], symbols)
+
+
+def _equation(sides: list[Tokens], symbols: list[str]) -> Structure:
+    """Parse a chain of equals signs: the sides without names are the value, the first other side
+    is its name."""
+    values = [_side(side) for side in sides]
+    labels = [n for n, side in enumerate(sides) if _is_label(side, values[n])]
+    valued = [n for n in range(len(sides)) if n not in labels]
+    if not valued:  # y = 2x + 3
+        valued = list(range(1, len(sides)))
+    elif any(
+        tree is not None and len(names(tree)) == 1 and _has_constant(tree)  # x + 1 = 5
+        for tree in (tree_of(values[n]) for n in labels)
+    ):
+        return _relation(values)
+    if unread := [n for n in valued if values[n] is None]:
+        _structure(sides[unread[0]])  # raises the error
+    value = _chain([values[n] for n in valued], ["=", *symbols], valued)  # type: ignore[misc]
+    if not labels:
+        return value
+    tree = tree_of(values[labels[0]])
+    spelled = join_text(sides[labels[0]]).replace(" ", "")
+    if _is_name(tree):
+        return Named(_name(tree), value, tree)
+    if isinstance(value, Scalar) and value.value == 0 and len(sides) == 2:
+        if tree is None and re.search("[-+^]", spelled):
+            raise Unreadable("an equation whose left side is not readable")
+        if tree is not None and tree[0] != "mod":
+            return _relation(values)
+    figure = _FIGURE.fullmatch(spelled) and not names_in(value)
+    return Named(spelled, value, tree, tree is not None and not figure)
+
+
+def _side(tokens: Tokens) -> Structure | None:
+    try:
+        return _structure(tokens)
+    except Unreadable:
+        return None
+
+
+def _is_label(tokens: Tokens, value: Structure | None) -> bool:
+    """Return whether a side has names: x, m + n, f(3), the area, P(A and B)."""
+    if value is None:
+        return any(t.kind in ("name", "word", "text", "command") or t.text == "…" for t in tokens)
+    if isinstance(value, Scalar) and value.tree is None:
+        return bool(_free_letters(tokens)) or sum(token.text in _OPERATORS for token in tokens) > 1
+    return isinstance(value, Words) or bool(names_in(value))
+
+
+def _free_letters(tokens: Tokens) -> set[str]:
+    """Letters of an integral, limit or sum, without its variable."""
+    free, bound = set[str](), {"d"}
+    for n, token in enumerate(tokens):
+        if token.kind not in ("name", "word"):
+            continue
+        if token.kind == "word" or (n and tokens[n - 1].text == "d"):
+            bound |= {token.text[-1]} if token.text[0] == "d" or token.kind == "name" else set()
+        if n > 1 and tokens[n - 1].text == "{" and tokens[n - 2].text == "_":
+            bound.add(token.text)
+        free |= set(token.text) if token.kind == "word" else {token.text}
+    return free - bound - set(CONSTANTS)
+
+
+def _has_constant(tree: Tree) -> bool:
+    """Return whether a sum has a number among its terms."""
+    if isinstance(tree, Fraction):
+        return True
+    return tree[0] in "+-" and any(map(_has_constant, tree[1:]))
+
+
+def _relation(values: Sequence[Structure | None]) -> Relation:
+    trees = [tree_of(value) for value in values]
+    if len(trees) != 2 or None in trees:
+        raise Unreadable("a chain of equations")
+    return Relation("=", *trees)
+
+
+def _chain(values: list[Structure], symbols: list[str], valued: list[int]) -> Structure:
+    """Equal values; the last may be rounded. `symbols` has the symbol before each side."""
+    symbols = [symbols[n] for n in valued]
+    if len(values) == 1:
+        return Rounded(None, values[0]) if symbols[0] == "≈" else values[0]
+    if "≈" in symbols[:-1]:
+        raise Unreadable("a rounding inside a chain")
+    if symbols[-1] == "≈":
+        *exact, about = values
+        return Rounded(exact[0] if len(exact) == 1 else Chain(tuple(exact)), about)
+    return Chain(tuple(values))
+
+
+def _inequality(trees: list[Tree], symbols: list[str]) -> Structure:
+    if set(symbols) <= set(_FLIPPED):
+        trees, symbols = trees[::-1], [_FLIPPED[symbol] for symbol in reversed(symbols)]
+    if set(symbols) & set(_FLIPPED) or (len(trees) > 2 and "!=" in symbols) or len(trees) > 3:
+        raise Unreadable("inequalities that do not go together")
+    if len(trees) == 3 and _is_name(trees[1]):
+        low, name, high = trees
+        closed = (symbols[0] == "<=", symbols[1] == "<=")
+        return Interval(scalar(low), scalar(high), closed, _name(name))
+    parts = [
+        _solved(left, symbol, right)
+        for (left, right), symbol in zip(itertools.pairwise(trees), symbols, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    variables = {getattr(part, "variable", None) for part in parts}
+    if None in variables or len(variables) > 1:
+        raise Unreadable("a chain of inequalities about no name")
+    return Region("∩", tuple(parts), variables.pop())
+
+
+def _solved(left: Tree, symbol: str, right: Tree) -> Structure:
+    """Solve an inequality that is linear in a name, or in the absolute value of such a sum."""
+    for name, bound in ((left, right), (right, left)):
+        if _is_name(name) and name[1] not in names(bound):
+            if symbol == "!=":
+                return Relation("!=", left, right) if names(bound) else _other(name, bound)
+            return _half_line(bound, name is left, symbol == "<=", _name(name))
+    variables = names(left) | names(right)
+    if len(variables) == 1 and symbol != "!=":
+        [name] = variables
+        if (line := linear(("-", left, right), name)) and line[0]:
+            slope, rest = line
+            bound = ("/", ("neg", rest), slope)
+            return _half_line(bound, slope > 0, symbol == "<=", name)
+        for inside, bound in ((left, right), (right, left)):
+            if names(bound) or (size := _size(inside, bound)) is None:
+                continue
+            (inside, bound), small = size, inside is left
+            low, high = (("neg", bound), bound) if small else (bound, ("neg", bound))
+            parts = [_solved(low, symbol, inside), _solved(inside, symbol, high)]
+            if all(isinstance(part, Interval) for part in parts):
+                return Region("∩" if small else "∪", tuple(parts), name)
+    return Relation(symbol, left, right)
+
+
+def _size(tree: Tree, bound: Tree) -> tuple[Tree, Tree] | None:
+    """Return x and b if the tree is |x| with bound b, or x^2 with bound b^2."""
+    if not isinstance(tree, tuple):
+        return None
+    if tree[0] == "^" and tree[2] == Fraction(2):
+        return tree[1], ("root", bound, Fraction(2))
+    return (tree[1], bound) if tree[0] == "abs" else None
+
+
+def _half_line(bound: Tree, below: bool, closed: bool, variable: str) -> Interval:
+    low, high = (MINUS_INFINITY, bound) if below else (bound, INFINITY)
+    ends = (closed and not below, closed and below)
+    return Interval(scalar(low), scalar(high), ends, variable)
+
+
+def _other(name: Tree, value: Tree) -> Region:
+    return Region("∖", (REALS, Items((scalar(value),), braces=True)), _name(name))
+
+
+def _is_name(tree: Tree) -> bool:
+    """Return whether a tree is one name, or a function value."""
+    return isinstance(tree, tuple) and tree[0] in ("name", "apply")
+
+
+def _name(tree: Tree) -> str:
+    return tree[1] if tree[0] == "name" else f"{tree[1]}({tree[2:]})"
+
 
 _MATRICES = word_set("matrix pmatrix bmatrix Bmatrix array smallmatrix cases dcases")
 
@@ -119,8 +439,8 @@ def _structure(tokens: Tokens) -> Structure:
     tokens = _unwrapped(tokens)
     if len(tokens) == 1 and tokens[0].kind in ("number", "name"):
         return _single(tokens)
-    flat = without_layout(tokens) if tokens else None
-    tokens = strip_phrases(without_condition(tokens if flat is None else flat))
+    flat = _without_layout(tokens) if tokens else None
+    tokens = strip_phrases(_without_condition(tokens if flat is None else flat))
     if len(tokens) > 1 and tokens[0].text.lower() in ("either", "both"):
         tokens = tokens[1:]
     if not tokens:
@@ -129,8 +449,8 @@ def _structure(tokens: Tokens) -> Structure:
         runs, signs = split(tokens, separators)
         if signs:
             return _list([run for run in runs if run], set(signs))
-    sides, symbols = split(tokens, RELATIONS)
-    return parse_relation(sides, symbols, _structure) if symbols else _single(tokens)
+    sides, symbols = split(tokens, _RELATIONS)
+    return _parsed_relation(sides, symbols) if symbols else _single(tokens)
 
 
 def _unwrapped(tokens: Tokens) -> Tokens:
@@ -161,8 +481,8 @@ def _list(runs: list[Tokens], separators: set[str]) -> Structure:
 def _ends_in_condition(runs: list[Tokens]) -> bool:
     """Return whether the last part is a condition on the first: 2^n, n > 0."""
     first, last = runs[0], runs[-1]
-    related = any(token.text in RELATIONS or token.kind in ("text", "word") for token in last)
-    if not related or not is_condition(last) or is_condition(first):
+    related = any(token.text in _RELATIONS or token.kind in ("text", "word") for token in last)
+    if not related or not _is_condition(last) or _is_condition(first):
         return False
     if any(token.text == "!=" for token in last) and last[-1].text == first[-1].text:
         return False  # 5, x != 5
@@ -284,7 +604,7 @@ def _bracketed(tokens: Tokens) -> Structure | None:
     separator = ";" if ";" in join_text(inside) else ","
     runs, separators = split(inside, frozenset(separator))
     if not separators:
-        if split(inside, RELATIONS)[1] or split(inside, frozenset(_SET_OPERATORS))[1]:
+        if split(inside, _RELATIONS)[1] or split(inside, frozenset(_SET_OPERATORS))[1]:
             return _structure(inside)
         return Tuple((_structure(inside),), "[]") if brackets == "[]" else None
     parts = tuple(_structure(run) for run in runs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from rlobj.answers.expressions import Tree, names, renamed
-from rlobj.answers.rationals import rational
-from rlobj.answers.units import Unit
+from rlobj.answers.expressions import Tree, names, rational, renamed
 
+Unit = frozenset[tuple[str, int]]
+"""Unit -> exponent, as pairs: m/s^2 is {(m, 1), (s, -2)}."""
 INFINITY = ("const", "∞")
 MINUS_INFINITY = ("neg", INFINITY)
 

@@ -22,10 +22,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rlobj.answers.boxes import last_box
-from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence
-from rlobj.answers.extraction import bare, extract_answer
-from rlobj.answers.guards import decide, may_take_long
+from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence, decide, may_take_long
+from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.version import DEADLINE, MEMORY_GIB, verifier_version
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.workers.judge import Judge

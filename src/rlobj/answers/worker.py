@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from rlobj.answers.equivalence import check_equivalence
-from rlobj.answers.guards import may_take_long
+from rlobj.answers.equivalence import check_equivalence, may_take_long
 from rlobj.answers.numeric import NumericComparer
 from rlobj.base.memory import memory_is_short
 

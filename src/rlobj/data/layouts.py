@@ -19,7 +19,7 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal
 
-from rlobj.answers.boxes import last_box
+from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, Message, Setting, nearest
 from rlobj.base.validation import Model, half_surrogates
 from rlobj.data.problems import Problem, Row, decoded, digest

@@ -13,7 +13,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
-from rlobj.answers.boxes import last_box
+from rlobj.answers.extraction import last_box
 from rlobj.data import Problem
 from rlobj.evaluation.estimators import Estimate, macro_average, mean, pass_at_k, sampling_error
 from rlobj.evaluation.measures import (
