@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import located, path_of, step_of
-from rlobj.data import Problem, load_problems
-from rlobj.data.sources import is_here
-from rlobj.data.templates import fill_template, template_columns
+from rlobj.data.templates import template_columns
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
 from rlobj.runs.checkpoints import named_checkpoint
@@ -20,10 +16,6 @@ from rlobj.runs.configuration import read_settings
 from rlobj.runs.manifest import require_sound
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig, is_template
-
-logger = logging.getLogger(__name__)
-_TRIED = 1000
-"""Problems for which a prompt is filled in before a run."""
 
 
 def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
@@ -37,7 +29,7 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
         changes["prompt"] = _read_template(name, score.prompt)
     if score.model is not None and not score.is_policy:
         changes["model"] = located(score.model, Path.cwd())
-        changes["digest"] = _model_digest(name, score)
+        changes["digest"] = _checked_digest(name, score)
     if score.run is not None:
         path = path_of(score.run).absolute()
         with reported(ConfigError, f"scores.{name}.run", ConfigError):
@@ -49,33 +41,15 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
 
 
 def check_prompts(config: RunConfig) -> None:
-    """Check the prompts of scores, without a model.
-
-    They are filled in for the first problems, if these need no download.
+    """Check that the prompts of scores are templates, without problems and without a model.
 
     Raises:
-        ConfigError: as `template_columns` and `fill_template`; a file that cannot be read.
-        DataError: the problems cannot be read.
+        ConfigError: one is none, or a file that cannot be read.
     """
-    prompts = {
-        name: prompt if is_template(prompt) else _read_template(name, prompt)
-        for name, score in config.scores.items()
-        if (prompt := score.prompt) is not None
-    }
-    if not prompts:
-        return
-    problems: Sequence[Problem] = ()
-    if config.data.source and is_here(config.data.source):
-        problems = load_problems(config.data, "train", answers=config.needs_answers)[:_TRIED]
-    for name, prompt in prompts.items():
-        read = template_columns(f"scores.{name}.prompt", prompt)
-        more = [column for column in read if column not in ("prompt", "answer", "feedback")]
-        if more and not problems:
-            logger.warning(
-                "scores.%s.prompt reads %s: the problems must have it", name, ", ".join(more)
-            )
-        for problem in problems:
-            fill_template(f"scores.{name}.prompt", prompt, problem)
+    for name, score in config.scores.items():
+        if (prompt := score.prompt) is not None:
+            text = prompt if is_template(prompt) else _read_template(name, prompt)
+            template_columns(f"scores.{name}.prompt", text)
 
 
 def score_folder(name: str, score: ScoreConfig) -> str:
@@ -87,7 +61,7 @@ def score_folder(name: str, score: ScoreConfig) -> str:
     """
     if score.run is None:
         if score.digest is not None:
-            _model_digest(name, score)
+            _checked_digest(name, score)
         return dense_folder(str(score.model))
     return str(_checkpoint(name, score) / "model")
 
@@ -122,7 +96,7 @@ def _checkpoint(name: str, score: ScoreConfig) -> Path:
     return checkpoint
 
 
-def _model_digest(name: str, score: ScoreConfig) -> str | None:
+def _checked_digest(name: str, score: ScoreConfig) -> str | None:
     """The digest of a score's folder or file, the recorded one; None = the model is a hub id."""
     folder = Path(str(score.model)).expanduser()
     return recorded_digest(f"scores.{name}.model", folder, score.digest)

@@ -263,15 +263,10 @@ class Learner:
         return columns(teachers=teachers, **_ALL) | {"proxy_logprobs": proxy_logprobs}
 
     def _teachers(self, batch: MiniBatch, rows: Callable[[list[int]], Tensor]) -> TeachersOf | None:
-        """What gives a forward pass over a mini-batch its teachers; None = it needs none.
-
-        Args:
-            batch: the mini-batch.
-            rows: the indices of a micro-batch's sequences -> its rows in the mini-batch.
-        """
-        if not self.scores.teachers:
-            return None
-        return lambda part: self.scores.teachers.at(batch.first_row + rows(part))
+        """What gives each forward pass over `rows` of a mini-batch its teachers; None = none is
+        needed."""
+        teachers = self.scores.teachers
+        return (lambda part: teachers.at(batch.first_row + rows(part))) if teachers else None
 
     def _finite(self, table: TokenBatch) -> bool:
         """Whether the policy's columns are finite on all ranks."""

@@ -24,9 +24,8 @@ from rlobj.base.paths import nearby, step_of
 from rlobj.base.progress import ENDING
 from rlobj.insight.diagnosis import Finding
 from rlobj.ranks import any_rank
-from rlobj.runs.checkpoints import best_checkpoint, held_out
+from rlobj.runs.checkpoints import best_checkpoint
 from rlobj.runs.layout import CONFIG_FILE, STOP_FILE
-from rlobj.runs.metrics import ACCURACY
 from rlobj.samplers.types import WaitEnded
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trust_option
@@ -170,15 +169,10 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     """Why the run stops, its best checkpoint before that, and what to type."""
     run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
     best = best_checkpoint(run, before=finding.since)
-    measure, measured = held_out(run)
-    checkpoint = f"none was saved with a {measure.name}{' above 0' * (measure is ACCURACY)}"
-    if best is not None:
-        checkpoint = f"{best}, {measure.name} {measure.text(measured[best])}"
     trust = trust_option(settings_of(trainer.config))
     advice = f"To go on with the same settings:\n  rlobj resume {run}{trust}"
-    if finding.slower:
-        again = f"--config {run / CONFIG_FILE}"  # the policy now is the one that failed
-        start = again if best is None else f"--from {run}@{step_of(best)}{trust}"
+    if finding.slower:  # the policy now is the one that failed
+        start = f"--from {run}@{step_of(best)}{trust}" if best else f"--config {run / CONFIG_FILE}"
         advice = (
             "To start again with a lower learning rate:\n"
             f"  rlobj train {start} --set training.learning_rate={rate:.1g}"
@@ -186,7 +180,7 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     return Message(
         f"training.stop_on lists {finding.name}.\n",
         str(finding),
-        f"\nBest checkpoint before step {finding.since}: {checkpoint}\n{advice}",
+        f"\nBest checkpoint before step {finding.since}: {best or 'none was saved'}\n{advice}",
     )
 
 

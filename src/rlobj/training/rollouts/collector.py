@@ -151,10 +151,15 @@ class Collector:
         if overlong is None:
             return grades
         lengths = torch.tensor([sample.length for sample in samples])
-        none, several = torch.zeros(len(samples), dtype=torch.float64), self.config.rewards.names
+        none = torch.zeros(len(samples), dtype=torch.float64)
         penalties = overlong.shape(none, lengths, longest).tolist()
+        several = bool(self.config.rewards.names)
         return [
-            _penalised(grade, penalty, bool(several))
+            replace(
+                grade,
+                reward=grade.reward + penalty,
+                rewards=(*grade.rewards, penalty) if several else (),
+            )
             for grade, penalty in zip(grades, penalties, strict=True)
         ]
 
@@ -168,11 +173,6 @@ class Collector:
             return len(verdicts) == 2
         several = self.config.rewards.names is not None
         return has_signal(group, several and self.config.objective.advantage.decoupled)
-
-
-def _penalised(grade: Graded, penalty: float, several: bool) -> Graded:
-    rewards = (*grade.rewards, penalty) if several else ()
-    return replace(grade, reward=grade.reward + penalty, rewards=rewards)
 
 
 def environment_weight(rewards: Reward) -> float:

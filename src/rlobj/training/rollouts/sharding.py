@@ -21,7 +21,7 @@ from typing import Any
 import numpy
 import torch
 
-from rlobj.base.errors import RunError, Setting
+from rlobj.base.errors import RunError, Setting, counted
 from rlobj.objectives.rules.columns import ColumnLevel
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
@@ -160,16 +160,13 @@ def shard(
 
 def _require_logprobs(responses: Sequence[Response]) -> None:
     """Check that the sampler knows the log-prob of every token."""
-    for response in sorted(responses, key=lambda response: response.id):
-        unknown = (~numpy.isfinite(response.logprobs)).nonzero()[0]
-        if len(unknown):
-            place = int(unknown[0])
-            raise RunError(
-                "training.old_logprobs=sampler takes l0 from the sampler, and it reported "
-                f"{response.logprobs[place]} for token {place} of response {response.id} (both "
-                "from 0) of this step; expected a finite log-prob of every token. Use ",
-                Setting("training.old_logprobs", "policy"),
-            )
+    unknown = sum(int((~numpy.isfinite(response.logprobs)).sum()) for response in responses)
+    if unknown:
+        raise RunError(
+            f"training.old_logprobs=sampler takes l0 from the sampler, which knows no log-prob of "
+            f"{counted(unknown, 'token')} of this step. Use ",
+            Setting("training.old_logprobs", "policy"),
+        )
 
 
 def without_texts(response: Response, **changes: Any) -> Response:
