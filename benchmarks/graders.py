@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
-from rlobj.workers.judge import Judge
+from rlobj.workers.worker import Worker
 
 SECONDS = 60.0
 """Processor time for one response; longer than the limits that the graders have themselves."""
@@ -79,7 +79,7 @@ def verdicts(name: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
     """The verdicts of a grader on responses and golds; None = undecided, or over the time limit."""
 
     def some(start: int) -> list[bool | None]:
-        process = Judge(f"{__name__}:Grader", SECONDS, 2**42, 10_000, arguments={"name": name})
+        process = Worker(f"{__name__}:Grader", {"name": name}, processor_seconds=SECONDS)
         try:
             return [process.reply(*pair)[0] for pair in pairs[start::WORKERS]]
         finally:

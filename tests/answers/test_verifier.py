@@ -10,7 +10,7 @@ from forked import alive, wait_until
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards import MathVerifier
-from rlobj.workers.judge import Judge
+from rlobj.workers.worker import Worker
 
 # Minutes in sympy, and no guard refuses it: integrals are left to math-verify.
 SLOW = r"\boxed{\int_0^1 \int_0^x e^{-x^2 y^3} \sin(\cos(\tan(xy)))\,dy\,dx}"
@@ -76,9 +76,9 @@ class Replies:
 
         def ask(process, *question):
             self.asked.append(question)
-            return left.pop(0)
+            return *left.pop(0), False
 
-        monkeypatch.setattr(Judge, "reply", ask)
+        monkeypatch.setattr(Worker, "reply", ask)
 
 
 SOUND = (True, "numeric")
@@ -118,7 +118,7 @@ def test_a_verdict_does_not_depend_on_slow_questions_in_flight():
     assert [correct for correct, _ in alone] == [True, True, False, True, True]
     with MathVerifier(deadline=DEADLINE, workers=2) as verifier, ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS[:3]]
-        wait_until(lambda: verifier._slow)
+        wait_until(lambda: verifier._pool.slow)
         assert list(map(decided, verifier.verify_many(pairs))) == alone
         assert [future.result().reason for future in asked] == ["timeout"] * 3
         assert not verifier.undecided
@@ -145,7 +145,7 @@ def test_an_interrupt_ends_the_wait_for_a_worker_and_leaves_the_verifier_usable(
     with MathVerifier(deadline=2.0) as verifier, ThreadPoolExecutor(1) as threads:
         verifier.verify(*hard(1))
         slow = threads.submit(verifier.verify, SLOW, "5")
-        wait_until(lambda: verifier._slow)
+        wait_until(lambda: verifier._pool.slow)
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
@@ -162,15 +162,15 @@ def test_close_ends_the_wait_of_questions_for_a_worker():
         with MathVerifier(deadline=DEADLINE) as verifier:
             verifier.verify(*hard(1))
             asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS]
-            wait_until(lambda: verifier._slow)
+            wait_until(lambda: verifier._pool.slow)
         found = [future.exception() for future in asked]
     assert sum(isinstance(error, RunError) for error in found) >= len(BOMBS) - 2
 
 
 @pytest.mark.slow
 def test_equal_slow_answers_are_asked_once_in_a_batch_in_threads_and_later(monkeypatch) -> None:
-    ask, asked = Judge.reply, []
-    monkeypatch.setattr(Judge, "reply", lambda *given: asked.append(given) or ask(*given))
+    ask, asked = Worker.reply, []
+    monkeypatch.setattr(Worker, "reply", lambda *given: asked.append(given) or ask(*given))
     with MathVerifier(deadline=DEADLINE) as verifier, ThreadPoolExecutor(8) as threads:
         verifier.verify(*hard(1))  # started
         asked.clear()
@@ -215,7 +215,7 @@ def test_many_slow_answers_at_once_return_and_quick_ones_do_not_wait_behind_them
     ):
         verifier.verify_many([hard(n) for n in range(workers)])  # started
         asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
-        wait_until(lambda: verifier._slow)
+        wait_until(lambda: verifier._pool.slow)
         quick = [threads.submit(verifier.verify, *hard(n)) for n in range(10, 16)]
         verdicts = [future.result() for future in quick]
         assert all(verdict.correct for verdict in verdicts)

@@ -162,7 +162,7 @@ def test_no_process_outlives_the_pool(tmp_path):
     assert not alive(int(first.text))
     [late] = called(pool, ("process", {}))
     assert late.error == "error"
-    assert "the tools are closed" in late.text
+    assert "the worker processes are closed" in late.text
 
 
 # Functions of this process.

@@ -108,7 +108,7 @@ def test_a_response_that_takes_too_long_is_wrong_and_the_next_one_is_graded() ->
     found: list[Graded] = []
     with MathVerify(deadline=0.5, workers=1).open() as grader:
         graded(grader, (r"\boxed{5}", "5"))  # started
-        [worker] = grader._workers
+        [worker] = grader._pool.workers
         before = worker.pid
         pairs = (BOMB, "5"), (r"\boxed{5}", "5")
         thread = threading.Thread(target=lambda: found.extend(graded(grader, *pairs)))

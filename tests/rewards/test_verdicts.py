@@ -74,10 +74,9 @@ def test_a_mapping_says_what_is_right_whatever_its_reward_is(kind: str) -> None:
             {"reward": 1, "correct": True, 3: 4},
             "3 is no key. Known: columns, correct, feedback, reward.",
         ),
-        ({"reward": 1}, 'expected a mapping such as {"reward": 0.2, "correct": False}'),
-        ({"reward": 1, "correct": 0.7}, "whose correct is True or False"),
-        ({"correct": True}, '{"reward": None} for undecided'),
-        ({}, "expected a mapping such as"),
+        ({"reward": 1, "correct": 0.7}, "whose correct is True, False or left out"),
+        ({"correct": True}, 'a mapping such as {"reward": 0.2, "correct": False}'),
+        ({}, "or a mapping such as"),
         (math.inf, "expected a finite number"),
     ],
 )
@@ -89,24 +88,12 @@ def test_another_result_is_refused(value: Any, message: str) -> None:
         opened(lambda response, answer: value).check(problems("x"))
 
 
-@pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize(
-    ("first", "second"), [(1.0, {"reward": 1, "correct": True}), ({"reward": None}, False)]
-)
-def test_a_function_returns_the_same_form_in_every_call(
-    first: Any, second: Any, batched: bool
-) -> None:
-    values = {"a": first, "b": second, "c": None, "d": math.nan}
-
-    def score(given: Any, answer: Any) -> Any:
-        return [values[each] for each in given] if batched else values[given]
-
-    with opened(score, batched=batched) as grader:
-        grader.score(["a", "c", "d", "a"], problems(*"xxxx"))  # None and NaN fit both
-        with pytest.raises(RunError) as caught:
+def test_either_every_call_says_what_is_right_or_none_does() -> None:
+    values = {"a": 1.0, "b": {"reward": 1, "correct": True}, "c": None, "d": {"reward": 2}}
+    with opened(lambda response, answer: values[response]) as grader:
+        grader.score(["a", "c", "d", "a"], problems(*"xxxx"))
+        with pytest.raises(RunError, match="Return a number in every call, or in every call a map"):
             grader.score(["b"], problems("x"))
-    assert f"returned {second!r} on problem 'p0'; the calls before returned" in str(caught.value)
-    assert "Return a number in every call; or in every call a mapping" in str(caught.value)
 
 
 def test_the_call_before_the_run_shows_the_form() -> None:
@@ -116,7 +103,7 @@ def test_the_call_before_the_run_shows_the_form() -> None:
         assert grader.says_right is says
     late = opened(lambda response, answer: told(response, answer) if response == "y" else None)
     late.check(problems("x"))
-    with late, pytest.raises(RunError, match="or None in the call before the run"):
+    with late, pytest.raises(RunError, match="or the call before the run did not"):
         late.score(["y"], problems("x"))
 
 

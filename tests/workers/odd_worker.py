@@ -1,4 +1,4 @@
-"""What answers in the worker processes of the tests, and fails in all ways; `how` is the method."""
+"""A worker that does all that a worker may do; it answers with pairs, as graders do."""
 
 import contextlib
 import ctypes
@@ -9,18 +9,32 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 
 class Odd:
     opening = "odd"
 
+    def prepare(self, how, *arguments):
+        if "prepares" in str(arguments):
+            self._burn(0.4)
+
     def answer(self, how, *arguments):
         return getattr(self, how)(*arguments)
 
     def echo(self, value):
         return value
+
+    def noted(self, note, how):
+        with note.open("a") as file:
+            file.write("x")
+        return self.answer(how)
+
+    def once(self, note, how):
+        if note.exists():
+            return [2, "again"]
+        note.touch()
+        return self.answer(how)
 
     def raises(self):
         raise KeyError("gone")
@@ -39,97 +53,6 @@ class Odd:
     def pattern(self):
         re.match("(a+)+$", "a" * 60 + "b")
 
-    def fork(self):
-        return os.fork()
-
-    def prints(self):
-        for stream in (sys.stdout, sys.stderr):
-            for _ in range(2_000):
-                print("y" * 10_000, file=stream)
-        os.write(1, b"not through Python")
-        return "printed"
-
-    def close_others(self):
-        """Write to, and close, the descriptors that a program may think of."""
-        for descriptor in range(256):
-            with contextlib.suppress(OSError):
-                os.write(descriptor, b'["", "reply", 7]\n')
-        os.closerange(3, 256)
-        return "closed"
-
-    def write(self, text, count=1):
-        for _ in range(count):
-            os.write(_connection(), text.encode())
-        return "written"
-
-    def flood(self):
-        while True:
-            os.write(_connection(), b"x" * 65536)
-
-    def write_later(self):
-        threading.Timer(0.2, self.write, ['["", "reply", 7]\n']).start()
-        return "later"
-
-    def children_that_end(self):
-        """Children can be ended: they inherit no signal that is ignored."""
-        child = subprocess.Popen(["sleep", "1000"])
-        child.terminate()
-        fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
-        fork.start()
-        fork.terminate()
-        fork.join()
-        return [child.wait(), fork.exitcode]
-
-    def detach(self):
-        """Start a process in its own session, and return its id."""
-        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-
-    def leave(self, note):
-        """Start a process in its own session, write a temporary file, and hang in C."""
-        child = multiprocessing.get_context("fork").Process(target=_alone)
-        child.start()
-        _, file = tempfile.mkstemp()
-        note.with_suffix(".partial").write_text(f"{os.getpid()} {child.pid} {file}")
-        note.with_suffix(".partial").replace(note)
-        self.pattern()
-
-
-class Unmade:
-    def __init__(self):
-        raise ValueError("no such thing")
-
-
-def _alone():
-    os.setsid()
-    time.sleep(100)
-
-
-def _connection():
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if "socket" in os.readlink(f"/proc/self/fd/{descriptor}"):
-                return int(descriptor)
-    raise AssertionError("there is none")
-
-
-class Slow(Odd):
-    """Answers with pairs."""
-
-    def prepare(self, how, *arguments):
-        if "prepares" in str(arguments):
-            self._burn(0.4)
-
-    def noted(self, note, how):
-        with note.open("a") as file:
-            file.write("x")
-        return self.answer(how)
-
-    def once(self, note, how):
-        if note.exists():
-            return [2, "again"]
-        note.touch()
-        return self.answer(how)
-
     def spin(self):
         self._burn(100)
 
@@ -145,12 +68,45 @@ class Slow(Odd):
     def imports(self):
         import nowhere  # noqa: F401  # pyright: ignore[reportMissingImports]
 
+    def prints(self):
+        for stream in (sys.stdout, sys.stderr):
+            for _ in range(2_000):
+                print("y" * 10_000, file=stream)
+        os.write(1, b"not through Python")
+        return "printed"
+
+    def children_that_end(self):
+        """Children can be ended: they inherit no signal that is ignored."""
+        child = subprocess.Popen(["sleep", "1000"])
+        child.terminate()
+        return child.wait()
+
+    def leave(self, note):
+        """Start a process in its own session, write a temporary file, and hang in C."""
+        child = multiprocessing.get_context("fork").Process(target=_alone)
+        child.start()
+        _, file = tempfile.mkstemp()
+        note.with_suffix(".partial").write_text(f"{os.getpid()} {child.pid} {file}")
+        note.with_suffix(".partial").replace(note)
+        self.pattern()
+
     def _burn(self, seconds):
         end = time.process_time() + seconds
         while time.process_time() < end:
             pass
 
 
+class Unmade:
+    def __init__(self):
+        raise ValueError("no such thing")
+
+
 class Dies:
     def __init__(self):
         os._exit(1)
+
+
+def _alone():
+    with contextlib.suppress(OSError):
+        os.setsid()
+    time.sleep(100)

@@ -1,8 +1,9 @@
-"""A supervised process: whatever its code does, a question gets an answer, or an error in time."""
+"""A worker process: whatever its code does, a question gets an answer, or an error in time."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import signal
 import subprocess
@@ -13,18 +14,17 @@ from pathlib import Path
 import pytest
 from forked import alive, wait_until
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.workers import worker as module
-from rlobj.workers.judge import Judge
-from rlobj.workers.worker import Worker
+from rlobj.workers.pool import Failures, Pool
+from rlobj.workers.worker import NoReply, Worker
 
 ENDED = "ended its process"
-WROTE = "wrote to the connection of its process"
 
 
 @pytest.fixture
 def odd():
-    worker = Worker("odd_worker:Odd", own_folder=True)
+    worker = Worker("odd_worker:Odd")
     worker.ready()
     yield worker
     worker.kill()
@@ -35,9 +35,9 @@ def odd():
     [
         (("echo", {"a": [1, None, "é"]}), {"a": [1, None, "é"]}),
         (("echo", math.inf), math.inf),
+        (("echo", "x" * 10_000_000), "x" * 10_000_000),
         (("prints",), "printed"),
-        (("close_others",), "closed"),
-        (("children_that_end",), [-15, -15]),
+        (("children_that_end",), -15),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -48,76 +48,35 @@ def test_a_question_gets_its_reply_and_so_does_the_next(odd, question, reply, ca
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_fork_that_returns_ends(odd):
-    fork = odd.ask("fork")
-    wait_until(lambda: not alive(fork), 60)
-    assert odd.ask("echo", 1) == 1
-
-
-def test_long_questions_and_replies_are_whole(odd):
-    assert odd.ask("echo", "x" * 10_000_000) == "x" * 10_000_000
-
-
 @pytest.mark.parametrize(
-    ("question", "text"),
+    ("question", "reason", "text"),
     [
-        (("raises",), ENDED),
-        (("exit",), f"{ENDED} with the exit status 3"),
-        (("exit_with_child",), f"{ENDED} with the exit status 3"),
-        (("segfault",), f"{ENDED} with SIGSEGV"),
-        (("write", '["", "reply", 7]\n'), WROTE),
-        (("write", "[" * 100_000 + "\n"), WROTE),
-        (("flood",), WROTE),
+        (("exit",), "crash", f"{ENDED} with the exit status 3"),
+        (("exit_with_child",), "crash", f"{ENDED} with the exit status 3"),
+        (("segfault",), "crash", f"{ENDED} with SIGSEGV"),
+        (("pattern",), "timeout", "did not answer within 0.7 seconds"),
+        (("stop",), "timeout", "did not answer within 0.7 seconds"),
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_process_that_ends_or_writes_what_is_no_reply_is_replaced(
-    odd, question, text, monkeypatch
-):
-    monkeypatch.setattr(module, "_LARGEST", 1 << 20)
+def test_a_process_that_gives_no_reply_is_replaced(odd, question, reason, text):
     before = odd.pid
-    with pytest.raises(EOFError, match=text):
-        odd.ask(*question)
+    with pytest.raises(NoReply, match=re.escape(text)) as caught:
+        odd.ask(*question, seconds=60 if reason == "crash" else 0.7)
+    assert caught.value.reason == reason
+    assert f"in {question[0]}\n" in caught.value.stacks or question[0] not in "segfault pattern"
     assert not alive(before)
-    odd.ready()
     assert odd.ask("echo", 1) == 1
     assert odd.pid != before
 
 
-@pytest.mark.parametrize("how", ["pattern", "flood"])
-def test_a_question_ends_at_its_deadline(odd, how, monkeypatch):
-    monkeypatch.setattr(module, "_LARGEST", math.inf)
-    with pytest.raises(TimeoutError, match=re.escape("did not answer within 0.3 seconds")):
-        odd.ask(how, seconds=0.3)
-    assert odd.process is None
-
-
-def test_what_is_written_after_a_reply_is_none_to_the_next_question(odd):
-    assert odd.ask("write_later") == "later"
-    time.sleep(0.5)
-    assert not odd.quiet()
-    odd.ready()
-    assert odd.quiet()
-    assert odd.ask("echo", 1) == 1
-
-
 def test_a_deadline_ends_all_that_a_question_started(odd, tmp_path):
     note = tmp_path / "note"
-    odd.send("leave", note)
-    wait_until(note.exists, 60)
+    with pytest.raises(NoReply):
+        odd.ask("leave", note, seconds=5)
     process, child, file = note.read_text().split()
-    assert alive(int(child))
-    assert Path(file).exists()
-    odd.kill()
     wait_until(lambda: not alive(int(process)) and not alive(int(child)), 60)
     assert not Path(file).exists()
-
-
-def test_a_polite_end_ends_what_was_detached_too(odd):
-    detached = odd.ask("detach")
-    assert alive(detached)
-    odd.kill(patience=60)
-    wait_until(lambda: not alive(detached), 60)
 
 
 @pytest.mark.parametrize(
@@ -135,15 +94,103 @@ def test_what_cannot_be_made_is_told(target, message):
     assert worker.process is None
 
 
-def test_an_answer_that_was_not_asked_for_is_not_that_to_the_next_question():
-    judge = Judge("rlobj.answers.worker:Comparer", 10.0, 2**32, 1000)
-    try:
-        assert judge.reply("2", "2") == (True, "numeric")
-        judge.send("1", "1")
-        assert judge.reply("2", "3") == (None, "crash")
-        assert judge.reply("2", "3")[0] is False
-    finally:
-        judge.kill()
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of `Popen`
+def test_a_worker_that_nobody_holds_any_more_ends():
+    worker = Worker("odd_worker:Odd")
+    worker.ready()
+    number = worker.pid
+    assert number is not None
+    del worker
+    wait_until(lambda: not alive(number), 60)
+
+
+def test_a_pool_that_is_closed_starts_no_process():
+    pool = Pool(2, "odd_worker:Odd")
+    numbers = pool.map(lambda worker, value: worker.ask("echo", value), [*range(5)])
+    assert numbers == [*range(5)]
+    pool.close()
+    with pytest.raises(RunError, match="are closed"):
+        pool.call("echo", 1, seconds=60)
+
+
+def test_old_failures_are_forgotten(monkeypatch):
+    monkeypatch.setattr("rlobj.workers.pool.RECENT", 5)
+    rare, often = Failures("x.max_failures", 1), Failures("x.max_failures", 1)
+    for _ in range(6):
+        for message in ("bad", *[""] * 5):
+            rare.add(message)
+    often.add("bad")
+    with pytest.raises(RunError, match=r"2 of the last 2 calls failed; x\.max_failures is 1\."):
+        often.add("bad")
+
+
+# Who is at fault when there is no reply: the answer, its gold answer, or the machine.
+
+SOUND = "echo", [1, "sound"]
+
+
+@pytest.fixture
+def judge():
+    worker = Worker("odd_worker:Odd", processor_seconds=0.3, memory=2**32, recycle_after=4)
+    yield worker
+    worker.kill()
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "tries"),
+    [
+        ("spin", "timeout", 1),  # no other process can take its processor time
+        ("hang", "timeout", 2),
+        ("exit", "crash", 2),
+        ("memory", "memory", 2),
+        ("raises", "error: KeyError", 1),
+    ],
+)
+def test_an_answer_that_fails_beside_a_sound_gold_is_wrong(
+    judge, how, reason, tries, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "patience", lambda deadline: -29.0 if how == "hang" else 60.0)
+    note = tmp_path / "note"
+    assert judge.judge(("noted", note, how), SOUND) == (False, reason)
+    assert len(note.read_text()) == tries
+    assert judge.reply(*SOUND) == (1, "sound", False)
+
+
+@pytest.mark.parametrize("how", ["hang", "exit", "stop"])
+def test_a_fault_of_the_machine_is_tried_again(judge, how, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "patience", lambda deadline: -29.0)
+    judge.ready()
+    before, note = judge.pid, tmp_path / "note"
+    assert judge.judge(("once", note, how), SOUND) == (2, "again")
+    assert judge.pid != before
+
+
+@pytest.mark.parametrize(("how", "reason"), [("exit", "crash"), ("spin", "timeout")])
+def test_a_gold_that_fails_too_leaves_the_answer_undecided(judge, how, reason):
+    assert judge.judge((how,), (how,)) == (None, f"gold {reason}")
+
+
+def test_a_process_that_is_killed_or_has_answered_enough_is_replaced(judge):
+    numbers = []
+    for turn in range(6):
+        judge.ready()
+        numbers.append(judge.pid)
+        assert judge.reply(*SOUND) == (1, "sound", False)
+        if turn == 0:
+            os.kill(judge.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, judge.pid, os.WEXITED | os.WNOWAIT)
+    assert len({*numbers}) == 3  # the last one, after four questions
+
+
+def test_the_time_to_prepare_does_not_count(judge):
+    assert judge.reply("echo", [1, "prepares longer than its deadline"])[0] == 1
+
+
+def test_a_package_that_cannot_be_loaded_or_a_process_that_does_not_start_is_an_error(judge):
+    with pytest.raises(RunError, match="could not load: ModuleNotFoundError: No module"):
+        judge.reply("imports")
+    with pytest.raises(RunError, match="did not start in 3 attempts"):
+        Worker("odd_worker:Dies", processor_seconds=1.0).reply()
 
 
 # All who use one.
@@ -203,13 +250,3 @@ def test_no_process_outlives_a_program_that_is_interrupted(user, end, tmp_path):
             program.send_signal(getattr(signal, end))
         assert program.stdout.read() == b""
     wait_until(lambda: not alive(process), 60)
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of `Popen`
-def test_a_worker_that_nobody_holds_any_more_ends():
-    worker = Worker("odd_worker:Odd")
-    worker.ready()
-    number = worker.pid
-    assert number is not None
-    del worker
-    wait_until(lambda: not alive(number), 60)

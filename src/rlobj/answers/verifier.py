@@ -26,7 +26,7 @@ from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence, decide, ma
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.version import DEADLINE, MEMORY_GIB, verifier_version
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.workers.judge import Judge
+from rlobj.workers.pool import Pool
 
 _CACHE_SIZE = 100_000
 _UNDECIDED_SECONDS = 60.0
@@ -103,13 +103,13 @@ class MathVerifier:
                 f"memory_gib={memory_gib}, recycle_after={recycle_after}."
             )
         self.version, memory = verifier_version(deadline, memory_gib), int(memory_gib * 2**30)
-        self._workers = [
-            Judge("rlobj.answers.worker:Comparer", deadline, memory, recycle_after)
-            for _ in range(workers)
-        ]
-        self._idle: list[Judge] = []
-        self._changed = threading.Condition()  # of the three fields around it
-        self._quick = self._slow = 0  # quick questions that wait, slow ones at a worker
+        self._pool = Pool(
+            workers,
+            "rlobj.answers.worker:Comparer",
+            memory=memory,
+            processor_seconds=deadline,
+            recycle_after=recycle_after,
+        )
         self._open = False
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], _Asked] = {}
@@ -118,9 +118,7 @@ class MathVerifier:
     def __enter__(self) -> Self:
         self._open = True
         self._asked.clear()
-        for worker in self._workers:
-            worker.start()
-        self._idle = list(self._workers)
+        self._pool.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -131,15 +129,13 @@ class MathVerifier:
         if not self._open:
             return
         self._open = False
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._idle) == len(self._workers))
-        for worker in self._workers:
-            worker.kill()
+        self._pool.wait()
+        self._pool.close()
 
     @property
     def process_ids(self) -> list[int]:
         """Process ids of the workers."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
+        return [worker.pid for worker in self._pool.workers if worker.pid is not None]
 
     def verify(self, response: str | None, gold: str | float | None) -> Verdict:
         """Return whether the final answer of `response` equals `gold`.
@@ -184,7 +180,7 @@ class MathVerifier:
             verdicts[waiting[0]] = ask(waiting[0])
         elif waiting:
             waiting.sort(key=lambda question: may_take_long(question[0] or ""))
-            with ThreadPoolExecutor(len(self._workers)) as threads:
+            with ThreadPoolExecutor(len(self._pool.workers)) as threads:
                 verdicts.update(zip(waiting, threads.map(ask, waiting), strict=True))
         ordered = [verdicts[question] for question in questions]
         with self._lock:
@@ -229,31 +225,10 @@ class MathVerifier:
         return future.result()
 
     def _ask(self, answer: str, gold: str) -> _Decision:
-        """Ask a worker.
-
-        Slow questions must not block the others. They leave one worker free if there are several,
-        and they let waiting quick questions pass.
-        """
-        slow = may_take_long(answer)
-        most = max(1, len(self._workers) - 1)
-        with self._changed:
-            self._quick += not slow
-            try:
-                self._changed.wait_for(
-                    lambda: self._idle and not (slow and (self._quick or self._slow >= most))
-                )
-            finally:  # also after an interrupt
-                self._quick -= not slow
-            self._slow += slow
-            worker = self._idle.pop()
-        try:
+        """Ask a worker."""
+        with self._pool.worker(slow=may_take_long(answer)) as worker:
             self._require_open()
             return worker.judge((gold, answer), (gold, None))
-        finally:
-            with self._changed:
-                self._idle.append(worker)
-                self._slow -= slow
-                self._changed.notify_all()
 
 
 def _timed(decide: Callable[..., _Decision | None], question: tuple[str | None, str]) -> Any:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 import threading
 from array import array
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from rlobj.base.errors import RunError, counted
+from rlobj.base.errors import RunError
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.environment import (
     LIMITS,
@@ -37,15 +36,13 @@ from rlobj.conversations.environment import (
 )
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.user_code import Failed, called
+from rlobj.conversations.user_code import called
 from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings, derive_seed
 from rlobj.samplers.response import ToolUse, TurnRecord
+from rlobj.workers.pool import Failures
+from rlobj.workers.worker import NoReply
 
-logger = logging.getLogger(__name__)
-
-RECENT = 1000
-"""The last calls, among which failures are counted."""
 _CLOSE_SECONDS = 5.0
 _TRIED = 64
 """Problems whose openings are tried before a run."""
@@ -129,8 +126,7 @@ class Conversations:
         self._limited = context is not None and context == self._context
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._failed: deque[bool] = deque(maxlen=RECENT)
-        self._warned: set[str] = set()
+        self._failures = Failures("environment.max_failures", settings.max_failures)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -232,10 +228,8 @@ class Conversations:
             RunError: it cannot be made.
         """
         name, on = "the environment cannot be made: it", f" on problem {problem.id!r}"
-        try:
+        with _stopping():
             return await called(self._opened, name, self.settings.deadline, on)
-        except Failed as failed:
-            raise RunError(str(failed)) from failed
 
     async def _begun(self, environment: Environment, problem: Problem) -> _Spoken:
         """A new conversation.
@@ -308,10 +302,8 @@ class Conversations:
             RunError: it failed, or returned something else.
         """
         name, on = f"{_name(environment)}.reset", f" on problem {problem.id!r}"
-        try:
-            said = await self._called(environment, partial(environment.reset, problem), name, on)
-        except Failed as failed:
-            raise RunError(str(failed)) from failed
+        with _stopping():
+            said = await self._called(environment, "reset", problem, on=on)
         said = None if said is None else checked_messages(said, f"{name} returned")
         if said == []:
             raise RunError(f"{name} returned no message; expected None, or some messages")
@@ -340,7 +332,7 @@ class Conversations:
 
     async def _answered(
         self,
-        environment: Environment,
+        environment: Any,
         spoken: _Spoken,
         sample: Response,
         left: tuple[int, int | None],
@@ -353,30 +345,25 @@ class Conversations:
         Raises:
             RunError: the environment returned something that is no turn, or has failed too often.
         """
-        turn, name = TurnRecord(len(sample.tokens), sample.text, array("i")), _name(environment)
-        if sample.finish == "length":
-            turn = replace(turn, end="tokens")
-        else:
-            messages = copy.deepcopy(spoken.messages)
-            seeded: Any = environment
-            if hasattr(seeded, "conversation_seed"):
-                seeded.conversation_seed = seed
-            step = partial(environment.step, messages)
-            answer = await self._call_user(environment, "step", step)
-            if isinstance(answer, Failed):
-                return replace(turn, uses=(ToolUse("step", answer.why),), end="broken")
-            answer = checked_turn(answer, f"{name}.step")
-            answer = answer if answer.done else self._short(environment, answer)
-            turn = self._heard(spoken, turn, answer, sample, left)
-        rest = getattr(environment, "reward_at_limit", None)
-        if turn.end in LIMITS and rest is not None:
-            more = await self._call_user(environment, "reward_at_limit", rest)
-            if isinstance(more, Failed):
-                uses = (*turn.uses, ToolUse("reward_at_limit", more.why))
-                return replace(turn, uses=uses, end="broken")
-            more = checked_reward(more, f"{name}.reward_at_limit")
-            turn = replace(turn, reward=turn.reward + more)
-        return turn
+        turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
+        name, method = _name(environment), "step"
+        try:
+            if sample.finish == "length":
+                turn = replace(turn, end="tokens")
+            else:
+                if hasattr(environment, "conversation_seed"):
+                    environment.conversation_seed = seed
+                said = await self._counted(environment, method, copy.deepcopy(spoken.messages))
+                answer = checked_turn(said, f"{name}.step")
+                answer = answer if answer.done else self._short(environment, answer)
+                turn = self._heard(spoken, turn, answer, sample, left)
+            method = "reward_at_limit"
+            if turn.end in LIMITS and hasattr(environment, method):
+                rest = await self._counted(environment, method)
+                turn = replace(turn, reward=turn.reward + checked_reward(rest, f"{name}.{method}"))
+            return turn
+        except NoReply as failed:
+            return replace(turn, uses=(*turn.uses, ToolUse(method, failed.reason)), end="broken")
 
     def _short(self, environment: Environment, answer: Turn) -> Turn:
         """The answer with at most `max_output` characters; those of tools are cut one by one."""
@@ -385,10 +372,10 @@ class Conversations:
         if isinstance(environment, Adapter) or (size := size_of(heard)) <= most:
             return answer
         name = f"{_name(environment)}.step"
-        self._warn(
-            name,
+        self._failures.warn(
             f"{name} returned {size:,} characters, and environment.max_output is {most:,}: the "
             "middle is left out",
+            "long",
         )
         return replace(answer, observation=limited_messages(heard, most))
 
@@ -405,7 +392,8 @@ class Conversations:
         turn = replace(turn, reward=answer.reward, correct=answer.correct, uses=answer.uses)
         for use in turn.uses:
             if use.error.startswith("exception"):
-                self._warn("tools", f"Tool {use.name!r} failed: {use.error}\nThe policy reads it")
+                text = f"Tool {use.name!r} failed: {use.error}\nThe policy reads it"
+                self._failures.warn(text, "tools")
         if answer.done:
             return replace(turn, end="done")
         failed = sum(bool(use.error) for record in (*spoken.turns, turn) for use in record.uses)
@@ -421,42 +409,38 @@ class Conversations:
         observation = "\n".join(message["content"] for message in heard)
         return replace(turn, observed=observed, observation=observation)
 
-    async def _call_user(
-        self, environment: Environment, method: str, function: Callable[[], Any]
-    ) -> Any:
-        """What a method of an environment returns, or how it failed.
+    async def _counted(self, environment: Environment, method: str, *arguments: Any) -> Any:
+        """What a method of an environment returns; whether it fails is counted.
 
         Raises:
+            NoReply: it failed.
             RunError: too many calls have failed.
         """
-        name, allowed = f"{_name(environment)}.{method}", self.settings.max_failures
         try:
-            answer = await self._called(environment, function, name)
-        except Failed as failed:
-            self._failed.append(True)
-            message, number = str(failed), sum(self._failed)
-            if number > allowed:
-                seen = f"{number} of the last {counted(len(self._failed), 'call')} failed; "
-                raise RunError(
-                    f"{message}\n{seen * (number > 1)}environment.max_failures is {allowed}."
-                ) from failed
-            self._warn(name, f"{message}\nThe conversation ends, undecided")
-            return failed
-        self._failed.append(False)
+            answer = await self._called(environment, method, *arguments)
+        except NoReply as failed:
+            self._failures.add(str(failed), method)
+            raise
+        self._failures.add("")
         return answer
 
     async def _called(
-        self, environment: Environment, function: Callable[[], Any], name: str, on: str = ""
+        self, environment: Environment, method: str, *arguments: Any, on: str = ""
     ) -> Any:
         """What a method of an environment returns."""
+        function = partial(getattr(environment, method), *arguments)
         if isinstance(environment, Adapter):  # each call of the user's in it is one of `called`
             return await function()
-        return await called(function, name, self.settings.deadline, on)
+        return await called(function, f"{_name(environment)}.{method}", self.settings.deadline, on)
 
-    def _warn(self, key: str, text: str) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            logger.warning("%s. This is not shown again.", text)
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """A failure of the user's code inside ends the run."""
+    try:
+        yield
+    except NoReply as failed:
+        raise RunError(str(failed)) from failed
 
 
 def _name(environment: Any) -> str:

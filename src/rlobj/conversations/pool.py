@@ -14,22 +14,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from queue import LifoQueue
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError, nearest
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import trusted_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.conversations import box, tool_worker
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.conversations.tool_worker import answered, failed, schema_of
-from rlobj.conversations.user_code import Failed, called
-from rlobj.workers.worker import Worker
+from rlobj.conversations.user_code import called
+from rlobj.workers.pool import Pool
+from rlobj.workers.worker import Failure, NoReply
 
 BOX = {"calculator": box.calculator, "python": box.python}
 """The tools in the box, by name."""
-_START_SECONDS = 120.0
-"""Limit on the start of a process, which imports the tools."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +70,14 @@ class ToolPool:
             self._tools[name] = f"{box.__name__}:{tool}" if tool in BOX else tool
         self._schemas: list[dict[str, Any]] | None = None
         self._named = {name: tool for name, tool in self._tools.items() if isinstance(tool, str)}
-        self._workers = [self._worker() for _ in range(settings.workers)]
-        self._free: LifoQueue[Worker] = LifoQueue()
-        for worker in self._workers:
-            self._free.put(worker)
-        self._closed = False
+        self._pool = self._opened(settings.workers)
 
     def __enter__(self) -> ToolPool:
         return self
 
     def __exit__(self, *_: object) -> None:
         """End all processes. Later calls fail."""
-        self._closed = True
-        for worker in self._workers:
-            worker.kill()
+        self._pool.close()
 
     def schemas(self) -> list[dict[str, Any]]:
         """The JSON schemas of the tools, in their order. Call this before a run: it imports them.
@@ -99,11 +91,11 @@ class ToolPool:
         if self._schemas is None:
             schemas = dict[str, Any]()
             if not BOX.keys() >= self._named.keys():
-                worker = self._worker(describe=True)
+                [worker] = self._opened(1, describe=True).workers
                 try:
-                    worker.ready(_START_SECONDS)
+                    worker.ready()
                     schemas = worker.opening
-                except (EOFError, TimeoutError) as error:
+                except NoReply as error:
                     raise ConfigError(
                         f"The import of the tools {', '.join(self._named)} {error}. Its limit on "
                         f"memory is environment.memory_mb={self._settings.memory_mb}"
@@ -135,16 +127,19 @@ class ToolPool:
             return await asyncio.wrap_future(work)
         try:
             text, error = answered(await called(partial(tool, **arguments), name, patience), most)
-        except Failed as problem:
-            text, error = f"error: the tool did not answer within {patience:g} seconds", "timeout"
-            if problem.why == "error":
-                text, error = failed(problem.__cause__ or problem, most)
+        except NoReply as problem:
+            text, error = failed(problem.__cause__ or problem, most)
+            if problem.reason == Failure.TIMEOUT:
+                text, error = (
+                    f"error: the tool did not answer within {patience:g} seconds",
+                    "timeout",
+                )
         except Exception as problem:  # the result is nothing that the policy can read
             text, error = failed(problem, most)
         return ToolResult(text, error, time.monotonic() - begun)
 
-    def _worker(self, *, describe: bool = False) -> Worker:
-        """A worker process that has not been started."""
+    def _opened(self, size: int, *, describe: bool = False) -> Pool:
+        """Worker processes for the tools that settings name."""
         memory = self._settings.memory_mb << 20
         arguments = {
             "tools": self._named,
@@ -153,28 +148,22 @@ class ToolPool:
             "deadline": self._settings.deadline,
             "memory": memory,
         }
-        target = "rlobj.conversations.tool_worker:Tools"
-        return Worker(target, arguments, memory=memory, own_folder=True)
+        return Pool(size, "rlobj.conversations.tool_worker:Tools", arguments, memory=memory)
 
     def _call_there(self, name: str, arguments: Mapping[str, Any], seed: int) -> ToolResult:
         """Ask a free process; one that does not answer is killed."""
-        worker, begun = self._free.get(), time.monotonic()
+        begun = time.monotonic()
         try:
             key = json.dumps([seed, name, arguments]).encode()
             number = int.from_bytes(hashlib.sha256(key).digest()[:7])
-            if self._closed:
-                raise RunError("the tools are closed")
-            if not worker.quiet():
-                worker.ready(_START_SECONDS)
+            with self._pool.worker() as worker:
+                worker.ready()
                 begun = time.monotonic()
-            text, error = worker.ask(name, arguments, number, seconds=self._settings.deadline)
-        except (TimeoutError, EOFError) as problem:
-            error = "timeout" if isinstance(problem, TimeoutError) else "crash"
-            text = f"error: the tool {problem}"
+                text, error = worker.ask(name, arguments, number, seconds=self._settings.deadline)
+        except NoReply as problem:
+            text, error = f"error: the tool {problem}", problem.reason
         except Exception as problem:  # the arguments are no JSON, or no process can be started
             text, error = failed(problem, self._settings.max_output)[0], "error"
-        finally:
-            self._free.put(worker)
         return ToolResult(text, error, time.monotonic() - begun)
 
 

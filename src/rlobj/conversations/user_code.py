@@ -9,20 +9,9 @@ from typing import Any
 
 from rlobj.base.showing import place_of_error, shown
 from rlobj.base.threads import DaemonThreads
+from rlobj.workers.worker import Failure, NoReply
 
 _THREADS = DaemonThreads()
-
-
-class Failed(Exception):
-    """The user's code failed; the text says how, with its file and line.
-
-    Attributes:
-        why: "timeout" or "error".
-    """
-
-    def __init__(self, text: str, why: str) -> None:
-        super().__init__(text)
-        self.why = why
 
 
 async def called(function: Callable[[], Any], name: str, deadline: float, on: str = "") -> Any:
@@ -37,7 +26,7 @@ async def called(function: Callable[[], Any], name: str, deadline: float, on: st
         on: what it is called for, such as " on problem '3'".
 
     Raises:
-        Failed: it raised an exception, or the awaitable is late.
+        NoReply: it raised an exception, or the awaitable is late.
     """
 
     def attempt() -> tuple[Any, BaseException | None]:
@@ -61,6 +50,6 @@ async def called(function: Callable[[], Any], name: str, deadline: float, on: st
             raise
         if limit.expired():
             text = f"did not return within {deadline:g} seconds{on}. environment.deadline sets this"
-            raise Failed(f"{name} {text} limit", "timeout") from error
+            raise NoReply(Failure.TIMEOUT, f"{name} {text} limit") from error
         what = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
-        raise Failed(f"{name} failed{on}: {what}", "error") from error
+        raise NoReply("error", f"{name} failed{on}: {what}") from error

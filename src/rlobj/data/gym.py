@@ -7,13 +7,14 @@ The keys of `data.gym` are those of the dataset's configuration class.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, MissingExtra, reported
 from rlobj.data.problems import Problem, digest
-from rlobj.workers.worker import Worker
+from rlobj.workers.worker import NoReply, Worker
 
 PREFIX = "reasoning-gym:"
 REWARD = "reasoning_gym"
@@ -56,9 +57,9 @@ def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[P
     refuse_missing(source)
     name, settings = source.removeprefix(PREFIX), {**DEFAULTS, **settings}
     arguments = {"name": name, "settings": settings, "split": split}
-    worker = Worker("rlobj.data.gym_worker:Problems", arguments)
+    worker = Worker("rlobj.data.gym_worker:Problems", arguments, start_seconds=math.inf)
     try:
-        with reported(DataError, f"{source} with {settings}", ConfigError, EOFError):
+        with reported(DataError, f"{source} with {settings}", ConfigError, NoReply):
             worker.ready()
     finally:
         worker.kill()

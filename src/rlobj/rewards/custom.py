@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from functools import partial
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from rlobj.base.errors import ConfigError, RunError, counted
-from rlobj.base.showing import shown
-from rlobj.rewards.calls import Calls, CallsInProcess, InProcess
-from rlobj.rewards.functions import MAPPING_FORM, NUMBER_FORM, WRONG, Call, Outcome
+from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.showing import place_at, shown
+from rlobj.base.targets import trusted_target
+from rlobj.base.threads import DaemonThreads
+from rlobj.rewards.functions import MAPPING, WRONG, Call, Function, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
+from rlobj.workers.pool import Failures, Pool
+from rlobj.workers.worker import Failure, NoReply
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
-logger = logging.getLogger(__name__)
-
-RECENT = 1000
-"""The last calls, among which failures are counted."""
 _DAY = 86_400.0
+_QUICK = 64
+"""Calls of a plain function that are sent at once; slow ones are made one by one."""
 
 
 class Custom(Reward):
@@ -62,10 +64,7 @@ class Custom(Reward):
         Raises:
             ConfigError: the target cannot be imported or is not a function.
         """
-        settings = {name: getattr(self, name) for name in ("batched", "deadline", "concurrency")}
-        memory = int((self.memory_gib or 0) * 2**30)
-        opened = partial(InProcess, self.target, memory, settings)
-        return _CustomGrader(CallsInProcess(opened, self.deadline), self.target, self)
+        return _CustomGrader(_InProcess(self), self.target, self)
 
 
 def function_grader(
@@ -83,97 +82,187 @@ def function_grader(
     """
     if not isinstance(settings, Custom):
         settings = Custom(target=name)
-    calls = Calls(function, name, settings.batched, settings.deadline, settings.concurrency)
-    return _CustomGrader(calls, name, settings)
+    return _CustomGrader(_Here(function, name, settings), name, settings)
+
+
+class _Here:
+    """Calls a function in this process; calls from several threads do not overlap."""
+
+    def __init__(self, function: Callable[..., Any], name: str, settings: Custom) -> None:
+        limits = settings.batched, settings.deadline, settings.concurrency
+        self._function, self._lock = Function(function, name, *limits), threading.Lock()
+
+    def outcomes(self, calls: Sequence[Call]) -> Iterator[Outcome]:
+        """Make the calls; what became of each, in their order."""
+        with self._lock:
+            if self._function.is_async:  # in a thread, as this one may have an event loop
+                work = DaemonThreads().submit(lambda: [*self._function.outcomes(calls)])
+                yield from work.result()
+            else:
+                yield from self._function.outcomes(calls)
+
+    def close(self) -> None:
+        """Close the event loop, unless an interrupted call is still there."""
+        with suppress(RuntimeError):
+            DaemonThreads().submit(self._function.close).result()
+
+
+class _InProcess:
+    """Calls the function that a setting names, in a worker process.
+
+    Raises:
+        ConfigError: the target may not be imported, cannot be imported, or is not a function.
+    """
+
+    def __init__(self, settings: Custom) -> None:
+        trusted_target(settings.target)
+        self._deadline, self._concurrency = settings.deadline, settings.concurrency
+        names = ("target", "batched", "deadline", "concurrency")
+        self._pool = Pool(
+            1,
+            "rlobj.rewards.functions:NamedFunction",
+            {name: getattr(settings, name) for name in names},
+            memory=int((settings.memory_gib or 0) * 2**30),
+            start_seconds=math.inf,
+        )
+        try:
+            with self._pool.worker() as worker:
+                worker.ready()
+                self._is_async, self._definition = worker.opening
+        except NoReply as error:
+            raise ConfigError(f"target {settings.target!r}: its import {error}") from error
+
+    def outcomes(self, calls: Sequence[Call]) -> Iterator[Outcome]:
+        """Make the calls; what became of each, in their order.
+
+        Each call has a seed, so what the function draws does not depend on the calls beside it. If
+        the process gives no reply about several calls, each is made alone: one of them is at fault.
+        """
+        left = [call._replace(seed=random.getrandbits(63)) for call in calls]
+        size = len(calls) if self._is_async else _QUICK
+        # Calls of an async function keep their deadlines themselves, unless one blocks all.
+        seconds = self._deadline * 1.25 + 0.1 if self._is_async else self._deadline
+        while left:
+            rounds = math.ceil(min(size, len(left)) / self._concurrency) if self._is_async else 1
+            try:
+                made = self._made(left[:size], seconds * rounds)
+            except NoReply as error:
+                if size > 1 and len(left) > 1:
+                    size = 1
+                    continue
+                made = [Outcome((), error.reason, str(error), self._stood(error.stacks))]
+            yield from made
+            left = left[len(made) :]
+
+    def close(self) -> None:
+        """End the process."""
+        self._pool.close()
+
+    def _made(self, calls: Sequence[Call], seconds: float) -> list[Outcome]:
+        what = "The columns of a problem cannot be sent to the process of the reward"
+        advice = (
+            ". Use columns of numbers, texts and lists, or pass the function itself in Python: "
+            "reward=FUNCTION"
+        )
+        errors = PicklingError, TypeError, AttributeError
+        with reported(ConfigError, what, *errors, advice=advice):
+            outcomes, printed = self._pool.call(calls, seconds=seconds)
+        print(printed, end="")
+        return outcomes
+
+    def _stood(self, stacks: str) -> str:
+        """The line of the function's file in which the process was when it ended."""
+        current = stacks.partition("Current thread")[2].partition("\n\n")[0] or stacks
+        file = self._definition.removeprefix("\n  at ").rpartition(", line ")[0]
+        lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', current) if file else []
+        return place_at(file, int(lines[0])) if lines else self._definition
 
 
 class _CustomGrader(Grader):
-    def __init__(self, calls: Calls | CallsInProcess, name: str, settings: Custom) -> None:
-        self.batched, self._name, self._settings = settings.batched, name, settings
-        self._calls = calls
-        self._failed: deque[bool] = deque(maxlen=RECENT)
-        self._warned: set[str] = set()
+    def __init__(self, function: _Here | _InProcess, name: str, settings: Custom) -> None:
+        self.batched, self._name, self._deadline = settings.batched, name, settings.deadline
+        self._function, self._says_right = function, None
+        self._failures = Failures("rewards.max_failures", settings.max_failures)
 
     @property
     def says_right(self) -> bool:
-        return self._calls.form == MAPPING_FORM
+        return bool(self._says_right)
 
     def __exit__(self, *_: object) -> None:
-        self._calls.close()
+        self._function.close()
 
     def check(self, problems: Sequence[Problem]) -> None:
-        """Check the function's parameters, and call it for the answer of the first problem."""
-        columns = list(dict.fromkeys(tuple(problem.extra) for problem in problems))
-        if refusal := self._calls.refusal(columns):
-            raise ConfigError(refusal)
+        """Call the function for the answer of the first problem."""
         for problem in problems[:1]:
             copies = 1 + self.batched  # a function of many must return many
-            part = [problem.answer] * copies, [problem] * copies
-            [outcome] = self._calls.outcomes([_call(*part)], 0)
-            self._calls.form = outcome.form or NUMBER_FORM
+            call = _call([problem.answer] * copies, [problem] * copies)
+            [outcome] = self._function.outcomes([call])
             if outcome.reason:
                 raise ConfigError(
-                    f"{self._failure(outcome, *part)}\nIt was called before the run, with the "
-                    "answer of the first problem as the response."
+                    f"{self._failure(outcome, call)}\nIt was called before the run, with the "
+                    "answer of the first problem as the response. Expected: "
+                    f"def f({'responses, answers' if self.batched else 'response, answer'}, "
+                    "**columns), with the columns of a problem by name"
                 )
+            self._says_right = any(right is not None for _, right, *_ in outcome.grades)
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response."""
-        parts = [([text], [problem]) for text, problem in zip(responses, problems, strict=True)]
-        if self.batched and parts:
-            parts = [(list(responses), list(problems))]
-        graded: list[Graded] = []
-        calls, allowed = [_call(*part) for part in parts], self._settings.max_failures
-        with closing(self._calls.outcomes(calls, allowed - sum(self._failed))) as outcomes:
-            for part, outcome in zip(parts, outcomes, strict=True):
-                graded += self._graded(outcome, *part)
-        return graded
+        calls = [
+            _call([text], [problem]) for text, problem in zip(responses, problems, strict=True)
+        ]
+        if self.batched and calls:
+            calls = [_call(responses, problems)]
+        outcomes = self._function.outcomes(calls)
+        return [
+            grade
+            for call, outcome in zip(calls, outcomes, strict=True)
+            for grade in self._graded(outcome, call)
+        ]
 
-    def _graded(
-        self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
-    ) -> list[Graded]:
+    def _graded(self, outcome: Outcome, call: Call) -> list[Graded]:
         """The grades of the responses of a call; they are undecided if it failed.
 
         Raises:
             RunError: too many calls have failed, or this one returned something that is no reward.
         """
-        self._failed.append(bool(outcome.reason) and outcome.counts)
-        if not outcome.reason:
-            return [
-                Graded(reward, right, "custom", None, columns=columns, feedback=feedback)
-                for reward, right, columns, feedback in outcome.grades
-            ]
-        message = self._failure(outcome, responses, problems)
+        message = self._failure(outcome, call) if outcome.reason else ""
         if outcome.reason == WRONG:
             raise RunError(message)
-        allowed, failed = self._settings.max_failures, sum(self._failed)
-        if failed > allowed:
-            seen = f"{failed} of the last {counted(len(self._failed), 'call')} failed; "
-            raise RunError(f"{message}\n{seen * (failed > 1)}rewards.max_failures is {allowed}.")
-        if outcome.reason not in self._warned:
-            self._warned.add(outcome.reason)
-            logger.warning(
-                "%s\nThe response is undecided. Such calls are not shown again.", message
-            )
-        return [Graded(math.nan, None, outcome.reason, None)] * len(responses)
+        self._failures.add(message, outcome.reason)
+        if message:
+            return [Graded(math.nan, None, outcome.reason, None)] * len(call.responses)
+        graded: list[Graded] = []
+        for reward, right, columns, feedback in outcome.grades:
+            says = right is not None
+            if self._says_right is None:
+                self._says_right = says
+            if says != self._says_right and not math.isnan(reward):
+                raise RunError(
+                    f"Reward {self._name}: some calls say whether the response is right, and "
+                    "others do not, or the call before the run did not. Return a number in every "
+                    f"call, or in every call a mapping such as {MAPPING}"
+                )
+            graded.append(Graded(reward, right, "custom", None, columns=columns, feedback=feedback))
+        return graded
 
-    def _failure(
-        self, outcome: Outcome, responses: Sequence[str], problems: Sequence[Problem]
-    ) -> str:
+    def _failure(self, outcome: Outcome, call: Call) -> str:
         """What happened in a call, where, and on which response."""
         if outcome.reason == WRONG:
             return outcome.text
-        on = f"problem {problems[0].id!r}" if len(problems) == 1 else f"{len(problems)} responses"
-        name, deadline = self._name, self._settings.deadline
-        what = {
-            "timeout": f"Reward {name} did not return within {deadline:g} seconds on {on}",
-            "crash": f"Reward {name} {outcome.text} on {on}",
-        }.get(outcome.reason, f"Reward {name} failed on {on}: {outcome.text}")
-        return f"{what}{outcome.place}\n  response: {shown(responses[0])}"
+        many = len(call.ids) > 1
+        on = f"{len(call.ids)} responses" if many else f"problem {call.ids[0]!r}"
+        what = f"failed on {on}: {outcome.text}"
+        if outcome.reason == Failure.TIMEOUT:
+            what = f"did not return within {self._deadline:g} seconds on {on}"
+        elif outcome.reason == Failure.CRASH:
+            what = f"{outcome.text} on {on}"
+        place = f"{outcome.place}\n  response: {shown(call.responses[0])}"
+        return f"Reward {self._name} {what}{place}"
 
 
 def _call(responses: Sequence[str], problems: Sequence[Problem]) -> Call:
     names = dict.fromkeys(name for problem in problems for name in problem.extra)
     columns = {name: [problem.extra.get(name) for problem in problems] for name in names}
     ids, answers = [problem.id for problem in problems], [problem.answer for problem in problems]
-    return ids, list(responses), answers, columns, None
+    return Call(ids, list(responses), answers, columns)

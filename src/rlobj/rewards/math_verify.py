@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-import queue
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from rlobj.base.errors import DataError, MissingExtra
 from rlobj.base.showing import shown
 from rlobj.rewards.kinds import Graded, Grader, Reward, best
-from rlobj.workers.judge import Judge
+from rlobj.workers.pool import Pool
+from rlobj.workers.worker import Worker
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
 
 _MEMORY = 4 * 2**30
-_RECYCLE_AFTER = 1000
 _BLOCK = 256
 """Gold answers that are read at a time."""
 _NAMED = 5
 """Problems that an error names."""
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
 
 
 class MathVerify(Reward):
@@ -56,14 +52,12 @@ class MathVerify(Reward):
 class _MathVerifyGrader(Grader):
     def __init__(self, deadline: float, workers: int) -> None:
         target = "rlobj.rewards.math_verify_worker:Comparer"
-        self._workers = [Judge(target, deadline, _MEMORY, _RECYCLE_AFTER) for _ in range(workers)]
-        self._idle: queue.SimpleQueue[Judge] = queue.SimpleQueue()
-        for worker in self._workers:
-            self._idle.put(worker)
+        self._pool = Pool(
+            workers, target, memory=_MEMORY, processor_seconds=deadline, recycle_after=1000
+        )
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.kill()
+        self._pool.close()
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Check that math-verify can read all gold answers.
@@ -76,7 +70,7 @@ class _MathVerifyGrader(Grader):
         parts = [texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK)]
         unread = [
             f"{shown(gold)} of {golds[gold].id!r}"
-            for part in self._on_workers(_unreadable, parts)
+            for part in self._pool.map(_unreadable, parts)
             for gold in part
         ]
         if unread:
@@ -88,38 +82,23 @@ class _MathVerifyGrader(Grader):
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; if a problem has alternatives, any of them is right."""
-        return self._on_workers(_graded, list(zip(responses, problems, strict=True)))
-
-    def _on_workers(
-        self, ask: Callable[[Judge, Question], Answer], questions: Sequence[Question]
-    ) -> list[Answer]:
-        """Ask all questions, each of one worker; the answers in their order."""
-
-        def answer(question: Question) -> Answer:
-            worker = self._idle.get()
-            try:
-                return ask(worker, question)
-            finally:
-                self._idle.put(worker)
-
-        with ThreadPoolExecutor(len(self._workers)) as threads:
-            return list(threads.map(answer, questions))
+        return self._pool.map(_graded, list(zip(responses, problems, strict=True)))
 
 
-def _unreadable(worker: Judge, golds: list[str]) -> list[str]:
+def _unreadable(worker: Worker, golds: list[str]) -> list[str]:
     """Those of the gold answers that cannot be read, also because this takes too long."""
-    reply, _ = worker.reply(golds, None)
+    reply, *_ = worker.reply(golds, None)
     if reply is None and len(golds) > 1:
         return [gold for gold_alone in golds for gold in _unreadable(worker, [gold_alone])]
     return golds if reply is None else reply
 
 
-def _graded(worker: Judge, question: tuple[str, Problem]) -> Graded:
+def _graded(worker: Worker, question: tuple[str, Problem]) -> Graded:
     response, problem = question
     return best(_graded_by(worker, response, gold) for gold in problem.golds)
 
 
-def _graded_by(worker: Judge, response: str, gold: str) -> Graded:
+def _graded_by(worker: Worker, response: str, gold: str) -> Graded:
     """The grade by one gold answer; undecided if that, or the machine, is at fault."""
     reply, reason = worker.judge((gold, response), (gold, f"\\boxed{{{gold}}}"))
     if reply is None:

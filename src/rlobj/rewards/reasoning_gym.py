@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
-from rlobj.workers.judge import Judge
+from rlobj.workers.pool import Pool
 
 if TYPE_CHECKING:
     from rlobj.data import Problem
@@ -29,15 +29,15 @@ class ReasoningGym(Reward):
     """time limit for one answer, in seconds of processor time; then its score is 0"""
 
     def open(self) -> _GymGrader:
-        """Return a grader with one process, which starts when it is entered."""
+        """Return a grader with one process, which starts when it is needed."""
         return _GymGrader(self.deadline)
 
 
 class _GymGrader(FunctionGrader):
     def __init__(self, deadline: float) -> None:
         super().__init__(self._score)
-        target = "rlobj.data.gym_worker:Scorer"
-        self._worker = Judge(target, deadline, 4 * 2**30, recycle_after=10_000)
+        target, memory = "rlobj.data.gym_worker:Scorer", 4 * 2**30
+        self._pool = Pool(1, target, memory=memory, processor_seconds=deadline)
 
     def check(self, problems: Sequence[Problem]) -> None:
         for problem in problems:
@@ -49,12 +49,8 @@ class _GymGrader(FunctionGrader):
                     ", or another reward.",
                 )
 
-    def __enter__(self) -> Self:
-        self._worker.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._worker.kill()
+        self._pool.close()
 
     def _score(self, response: str, problem: Problem) -> Graded:
         self.check([problem])
@@ -63,7 +59,8 @@ class _GymGrader(FunctionGrader):
         answer = answers[-1].strip() if answers else None
         entry = {"question": problem.prompt, "answer": gold, "metadata": dataset["metadata"]}
         about = dataset["name"], dataset["settings"], entry
-        score, reason = self._worker.judge((*about, answer), (*about, gold))
+        with self._pool.worker() as worker:
+            score, reason = worker.judge((*about, answer), (*about, gold))
         if score is None:
             return Graded(math.nan, None, reason, answer)
         return Graded(float(score), score >= 1, reason, answer)

@@ -6,49 +6,81 @@ import contextlib
 import json
 import math
 import os
-import pickle
-import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from multiprocessing.connection import Connection
 from typing import Any
 
-from rlobj.base.errors import ConfigError
-from rlobj.base.processes import ending, kill_tree
+from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.processes import descendants, ending, kill_tree
 from rlobj.workers import child
 
 _POLL = 1.0
 """Longest single wait, in seconds. A signal that arrives just before a wait is handled after it."""
-_LARGEST = 1 << 28
-"""Bytes of the largest message of a process."""
-_DAY = 86_400.0
+_STARTS = 3
+"""Attempts to start a process of rlobj's own code."""
+_LOAD_SECONDS = 30.0
+"""Limit by the clock on what a process does before the processor time of a question begins."""
+
+
+class Failure(StrEnum):
+    """Why a process that was replaced gave no reply: the question may be at fault, or the machine.
+
+    Any other reason is an exception of the code in the process, such as `error: TypeError`.
+    """
+
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    MEMORY = "memory"
+
+
+class NoReply(Exception):
+    """There is no reply. The text says what the process did: `ended its process with SIGSEGV`.
+
+    Attributes:
+        reason: a `Failure`, or a kind such as `error: TypeError`.
+        spent: the question has used up its processor time.
+        stacks: where the threads of the process stood, as `faulthandler` writes it.
+    """
+
+    def __init__(self, reason: str, text: str, spent: bool = False, stacks: str = "") -> None:
+        super().__init__(text)
+        self.reason, self.spent, self.stacks = str(reason), spent, stacks
+
+
+def patience(deadline: float) -> float:
+    """Return the seconds by the clock in which a worker must get `deadline` of processor time.
+
+    A busy machine shares its processors, so a verdict does not depend on what else runs.
+    """
+    return 4 * deadline + 10
 
 
 class Worker:
     """A process that answers one question at a time; not thread-safe.
 
-    The process ends with this one, also by SIGKILL. What its code writes to any descriptor is taken
-    for no answer: an answer repeats a token of the question.
+    It starts when it is needed, is replaced after a failure, and ends with this process, also by
+    SIGKILL. Its temporary files are in a folder that is deleted when it ends.
 
     Args:
         target: `module:name` of the class whose object answers; see `child`.
         arguments: of the class, by name.
         memory: limit on the address space, in bytes; 0 = none.
-        processor_seconds: of one question, after which the process ends with SIGPROF; 0 = no limit.
-        tells: the class has a further argument, `tell`.
-        keeps_errors: keep what the process writes to stderr.
-        own_folder: its temporary files are in a folder that is deleted when it ends.
+        processor_seconds: of one question, after which the process ends; 0 = no limit.
+        recycle_after: number of questions after which the process is replaced; 0 = never.
+        start_seconds: time limit of a start.
 
     Attributes:
-        process: None before `start` and after `kill`.
-        opening: what its object says of itself, once it is `ready`.
-        code: the exit code of the last process, after `kill`.
-        errors: what it wrote to stderr.
+        process: None if there is none.
+        opening: what the object says of itself, once it is `ready`.
+        closed: no process is started any more.
     """
 
     def __init__(
@@ -58,21 +90,20 @@ class Worker:
         *,
         memory: int = 0,
         processor_seconds: float = 0.0,
-        tells: bool = False,
-        keeps_errors: bool = False,
-        own_folder: bool = False,
+        recycle_after: int = 0,
+        start_seconds: float = 120.0,
     ) -> None:
         self._settings = {
             "target": target,
             "arguments": dict(arguments or {}),
             "memory": memory,
             "processor_seconds": processor_seconds,
-            "tells": tells,
         }
-        self._keeps_errors, self._own_folder = keeps_errors, own_folder
+        self._deadline, self._memory = processor_seconds, memory
+        self._recycle_after, self._start_seconds = recycle_after, start_seconds
         self.process: subprocess.Popen[bytes] | None = None
         self.opening: Any = None
-        self._ready, self.code, self.errors = False, 0, ""
+        self.closed = False
 
     @property
     def pid(self) -> int | None:
@@ -82,126 +113,119 @@ class Worker:
     def start(self) -> None:
         """Start a new process, without waiting for its imports; see `ready`."""
         self.kill()
-        self._connection, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile() if self._keeps_errors else None  # noqa: SIM115
-        self._folder = tempfile.mkdtemp(prefix="rlobj-worker-") if self._own_folder else ""
-        folder = {"TMPDIR": self._folder} if self._folder else {}
+        if self.closed:
+            raise RunError("the worker processes are closed")
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._folder = tempfile.mkdtemp(prefix="rlobj-worker-")
         # -P: the files beside the program must not shadow modules. A fixed hash seed makes sympy
         # and the datasets of reasoning-gym deterministic.
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", child.__file__, str(theirs.fileno())],
-                env={**os.environ, "PYTHONHASHSEED": "0", **folder},
+                env={**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": self._folder},
                 stdin=subprocess.PIPE,  # its end is the end of the process
                 stdout=subprocess.DEVNULL,
-                stderr=self._stderr or subprocess.DEVNULL,
+                stderr=self._errors,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._ready, self._heard, self._tokens = False, bytearray(), deque[str](maxlen=2)
-        self.send({**self._settings, "path": sys.path})
+        self._ready, self._questions, self._sound = False, 0, set[str]()
+        self._send({**self._settings, "path": sys.path})
 
-    def ready(self, seconds: float = math.inf) -> None:
+    def ready(self) -> None:
         """Wait until a process can be asked; start one if there is none.
 
         Raises:
-            TimeoutError, EOFError, ConfigError: as `ask`.
+            NoReply: it ended, or did not answer in time.
+            ConfigError: the object cannot be made.
         """
-        if self.ended():
+        if self.process is None or self.process.poll() is not None:
             self.start()
         if not self._ready:
-            self.opening = self._next_value(seconds, seconds)
-            self._ready = True
+            self.opening, self._ready = self._hear(self._start_seconds), True
 
     def ask(self, *question: Any, seconds: float = math.inf) -> Any:
-        """The reply to a question.
+        """The reply to a question, whose time does not include the start of a process.
 
         Raises:
-            TimeoutError: there is none in this time, and the process is killed; the text says so.
-            EOFError, ConfigError: as `hear`.
-        """
-        end = time.monotonic() + seconds
-        self.send(*question, seconds=seconds)
-        return self._next_value(max(end - time.monotonic(), 0.0), seconds)
-
-    def send(self, *question: Any, seconds: float = _DAY) -> None:
-        """Send a question; `hear` says if there is no process that reads it."""
-        message = pickle.dumps((token := secrets.token_hex(8), question))
-        self._tokens.append(token)
-        with contextlib.suppress(OSError):
-            self._connection.settimeout(min(seconds, _DAY))
-            self._connection.sendall(message)
-
-    def hear(self, seconds: float) -> tuple[str, Any]:
-        """The next message, as its kind and value. What the process prints is printed here.
-
-        Raises:
-            TimeoutError: there is none in this time.
-            EOFError: it has ended, or has written something else and is killed; the text says how.
+            NoReply: there is none in this time, or the process has ended. It is killed.
             ConfigError: a package cannot be imported, or the object cannot be made.
         """
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                token, kind, value = json.loads(self._line(end).decode())
-            except (ValueError, TypeError, RecursionError):
-                token, kind, value = None, "", ""
-            prints = kind in ("stdout", "stderr")
-            # What is printed may have been written before the last question came.
-            if token not in self._tokens or (token != self._tokens[-1] and not prints):
-                self._refuse()
-            if kind == "error":
-                self.kill()
-                raise ConfigError(value)
-            if not prints:
-                return kind, value
-            getattr(sys, kind).write(value.encode(errors="replace").decode())
-            if time.monotonic() >= end:
-                raise TimeoutError
+        self.ready()
+        self._questions += 1
+        self._send(question)
+        reply = self._hear(seconds)
+        if self._questions == self._recycle_after:
+            self.start()
+        return reply
 
-    def ended(self) -> bool:
-        """Whether no process runs. What was started by one that has ended is killed."""
-        if self.process is not None and self.process.poll() is not None:
-            self.kill()
-        return self.process is None
+    def judge(self, question: Sequence[Any], control: Sequence[Any]) -> tuple[Any, str]:
+        """Return the reply to a question, or False if its answer is why there is none; the reason.
 
-    def quiet(self) -> bool:
-        """Whether it runs and waits for a question. It is killed if it has said something else."""
-        if self.ended():
-            return False
-        self._connection.settimeout(0)
-        try:
-            self._heard += self._connection.recv(1)
-        except BlockingIOError:
-            if not self._heard:
-                return True
-        except OSError:
-            pass
-        self.kill()
-        return False
-
-    def kill(self, patience: float = 0.0) -> None:
-        """Kill the process and all that it started, if there is one.
+        Replies are pairs of a value, None = undecided, and a reason. None means that the gold
+        answer or the machine is why there is no value. The answer is at fault if this process
+        decides the control question, and a second try ends in a timeout, crash or memory error like
+        the first. There is no second try if the first one failed without such a fault, or if it
+        used up its processor time, which no other process can take from it.
 
         Args:
-            patience: seconds that it has to end by itself.
+            question: about the answer.
+            control: the same about the gold answer.
         """
+        reason, key = "", json.dumps(control)
+        for _ in range(2):
+            reply, reason, spent = self.reply(*question)
+            if reply is not None or reason.startswith("gold "):
+                return reply, reason
+            if key not in self._sound:
+                control_reply, why, _ = self.reply(*control)
+                if control_reply is None or control_reply is False:
+                    return None, f"gold {why}"
+                self._sound.add(key)
+            if spent or reason not in [*Failure]:
+                break
+        return False, reason
+
+    def reply(self, *question: Any) -> tuple[Any, str, bool]:
+        """Return the reply to a question, the reason, and whether its processor time is used up.
+
+        Raises:
+            RunError: a package cannot be loaded, or the process does not start.
+        """
+        try:
+            self._start_surely()
+            value, reason = self.ask(*question, seconds=_LOAD_SECONDS + patience(self._deadline))
+        except NoReply as error:
+            return None, error.reason, error.spent
+        except ConfigError as error:
+            raise RunError(f"The worker process of a reward could not load: {error}") from error
+        if reason == Failure.MEMORY:
+            self.start()
+        return value, reason, False
+
+    def _start_surely(self) -> None:
+        for _ in range(_STARTS):
+            try:
+                return self.ready()
+            except NoReply:
+                continue
+        raise RunError(
+            f"The worker process of a reward did not start in {_STARTS} attempts, with a "
+            f"memory limit of {self._memory} bytes; MathVerifier(memory_gib=...) raises it."
+        )
+
+    def kill(self) -> int:
+        """Kill the process and all that it started, if there is one; its exit code."""
         if self.process is None:
-            return
+            return 0
         process, self.process = self.process, None
-        if patience:
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                self._connection.shutdown(socket.SHUT_RDWR)
-                process.wait(patience)
         kill_tree(process.pid)  # its group may outlive it
-        with self._connection, process:
-            self.code = process.wait()
-        if self._stderr:
-            with self._stderr as file:
-                file.seek(0)
-                self.errors = file.read().decode(errors="replace")
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        with self._connection, self._errors, process:
+            code = process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return code
 
     def __del__(self) -> None:
         """Close both connections, which ends the process. A fork of this one does not kill it."""
@@ -209,49 +233,52 @@ class Worker:
             self._connection.close()
             self.process.stdin.close()
 
-    def _next_value(self, seconds: float, limit: float) -> Any:
-        """The value of the next message, which comes in these seconds of a limit; see `ask`."""
+    def _send(self, message: Any) -> None:
+        with contextlib.suppress(OSError):  # `_hear` says how the process ended
+            self._connection.send(message)
+
+    def _hear(self, seconds: float) -> Any:
+        """The value of the next message; see `ask`."""
+        end = time.monotonic() + seconds
         try:
-            return self.hear(seconds)[1]
-        except TimeoutError:
+            while not self._connection.poll(max(min(_POLL, end - time.monotonic()), 0.0)):
+                if self.process is None or self.process.poll() is not None:
+                    raise EOFError  # a fork of it keeps the connection open
+                if time.monotonic() >= end:
+                    raise self._no_reply(f"did not answer within {seconds:g} seconds")
+            kind, value = self._connection.recv()
+        except (EOFError, OSError):
+            raise self._no_reply("") from None
+        except (
+            BaseException
+        ):  # after an interrupt, the late reply must not answer the next question
             self.kill()
-            raise TimeoutError(f"did not answer within {limit:g} seconds") from None
-
-    def _line(self, end: float) -> bytearray:
-        """The next line; see `hear`."""
-        searched = 0
-        while (length := self._heard.find(b"\n", searched)) < 0:
-            searched = len(self._heard)
-            self._read(end)
-            if len(self._heard) > _LARGEST:
-                self._refuse()
-        line = self._heard[:length]
-        del self._heard[: length + 1]
-        return line
-
-    def _read(self, end: float) -> None:
-        """Read what the process has written, or wait for it for a while."""
-        if (process := self.process) is None:
-            raise EOFError("has no process")
-        left, data = end - time.monotonic(), b""
-        try:
-            self._connection.settimeout(max(min(_POLL, left), 1e-6))
-            data = self._connection.recv(1 << 16)
-        except TimeoutError:
-            if process.poll() is None:  # else a fork of it keeps the connection open
-                if left <= 0:
-                    raise
-                return
-        except OSError:
-            pass
-        if not data:
+            raise
+        if kind == "error":
             self.kill()
-            raise EOFError(f"ended its process with {ending(self.code)}")
-        self._heard += data
-        if left <= 0 and b"\n" not in data:  # data may always be ready
-            raise TimeoutError
+            raise ConfigError(value)
+        if kind == "failed":
+            if value in [*Failure]:
+                self.start()
+            raise NoReply(value, f"raised {value}")
+        return value
 
-    def _refuse(self) -> None:
-        """Kill a process that has written something that is no message."""
-        self.kill()
-        raise EOFError("wrote to the connection of its process")
+    def _no_reply(self, late: str) -> NoReply:
+        """Why there is no reply: the text says that it is late, or that the process ended."""
+        started = list[int]()
+        if late and self.process is not None:
+            started = descendants(self.process.pid)
+            self.process.send_signal(signal.SIGABRT)  # it writes where its threads stand
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)
+        stacks = ""
+        if not self._errors.closed:  # another thread may have closed all
+            self._errors.seek(0)
+            stacks = self._errors.read().decode(errors="replace")
+        code = self.kill()
+        for process in started:  # also those that had left its group
+            kill_tree(process)
+        spent = not late and code == -signal.SIGPROF
+        reason = Failure.TIMEOUT if late or spent else Failure.CRASH
+        stacks = stacks.rpartition("Fatal Python error")[2]
+        return NoReply(reason, late or f"ended its process with {ending(code)}", spent, stacks)
