@@ -102,12 +102,6 @@ class Leaves(Surrogate):
         raise SystemExit(0)
 
 
-class NoMoreGradients(Surrogate):
-    def __call__(self, terms):
-        torch.set_grad_enabled(False)
-        return terms.token_ratio * terms.advantages
-
-
 class OneSidedPenalty(Penalty):
     """Has a kink where the policy is the reference; its coefficient is a Python number."""
 
@@ -189,12 +183,6 @@ def test_a_mistake_in_a_class_of_ones_own_is_one_problem_with_file_and_line(sett
     assert f"at {__file__}, line " in problem
     with pytest.raises(ConfigError, match=r"my\.yaml: training fails at a table with"):
         require_sound(Objective(**settings), "my.yaml")
-
-
-def test_a_class_that_changes_the_grad_mode_is_refused_and_the_mode_restored() -> None:
-    [problem] = problems(Objective(surrogate=NoMoreGradients()))
-    assert f"code of {__file__} changed torch's grad mode: use torch.no_grad()" in problem
-    assert torch.is_grad_enabled()
 
 
 def test_a_class_that_is_not_imported_is_not_tried() -> None:

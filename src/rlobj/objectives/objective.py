@@ -27,9 +27,9 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
 from rlobj.base.showing import place_of_error, shown
 from rlobj.base.validation import Model
-from rlobj.objectives import rules
+from rlobj.objectives import rules, statistics
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
-from rlobj.objectives.clauses import find_clauses
+from rlobj.objectives.clauses import Clauses, cases_of, switches_of
 from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.divisors import DivisorField, TokenMean
@@ -39,18 +39,23 @@ from rlobj.objectives.loss import LossOutput, check_finite, loss_metrics, terms_
 from rlobj.objectives.mismatch import MismatchField
 from rlobj.objectives.needs import Needs, present, read_columns, rule_columns
 from rlobj.objectives.penalties import (
-    KL,
-    Divergence,
     Penalty,
     PenaltyField,
     ProxyKL,
     RewardKL,
     RewardKLField,
 )
-from rlobj.objectives.plan import Plan
+from rlobj.objectives.plan import Plan, responses_of
 from rlobj.objectives.rollout_advantages import rollout_advantages
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
+from rlobj.objectives.rules.nodes import (
+    Arithmetic,
+    Column,
+    Controlled,
+    Logic,
+    NamedReward,
+    operands,
+)
 from rlobj.objectives.scores import (
     against_mistakes,
     divergence_columns,
@@ -61,7 +66,7 @@ from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
-from rlobj.objectives.weights import fixed_values, penalty_weights, token_shares, token_weights
+from rlobj.objectives.weights import fixed_values, token_shares, with_values
 
 State = Mapping[str, Any]
 _UNFINISHED = ContextVar("_UNFINISHED", default=False)
@@ -74,14 +79,8 @@ def _reporting(method: Method) -> Method:
 
     @functools.wraps(method)
     def reporting(self: Objective, *arguments: Any, **settings: Any) -> Any:
-        gradients = torch.is_grad_enabled()
         try:
-            value = method(self, *arguments, **settings)
-            if torch.is_grad_enabled() is not gradients:
-                torch.set_grad_enabled(gradients)
-                files = ", ".join(sorted(self.own_files))
-                raise BatchError(f"code of {files} changed torch's grad mode: use torch.no_grad()")
-            return value
+            return method(self, *arguments, **settings)
         except RlobjError:
             raise
         except (Exception, SystemExit) as error:
@@ -172,7 +171,7 @@ class Objective(Model):
             ):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
         yield from score_name_mistakes(self.scores, [*self.columns])
-        yield from against_mistakes(self.scores, self._terms, self.reward_kl.against)
+        yield from against_mistakes(self.scores, self.terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
         if self.reward_kl.coefficient and (self.advantage.decoupled or self.advantage.by_turn):
@@ -352,37 +351,7 @@ class Objective(Model):
         frame = Frame(
             tables, {**present(self._columns["loss"], tables), **self._columns["plan"]}, comm, state
         )
-        kept = frame.rule(self.keep_rule)
-        if self.drop_rule is not None:
-            kept = kept & ~frame.rule(self.drop_rule)
-        in_phase = kept & frame.rule(self.phase)
-        counted = kept if self.divisor.over == "kept" else frame.decided
-        omega = token_weights(frame, self.weight, self.mismatch, in_phase)
-        weights = token_shares(frame, self.divisor, counted, in_phase, omega)
-        penalties = [
-            penalty_weights(frame, penalty, self.divisor, self.phase) for penalty in self.penalties
-        ]
-        shape = Column("advantage") if self.shape is None else self.shape
-        advantages = frame.number(shape, "shape")
-        values = fixed_values(frame, self._terms, self.surrogate.rules())
-        frame.check()
-        plan = Plan.freeze(
-            frame, tables, kept, weights, penalties, advantages, values, self.controllers
-        )
-        if not clauses:
-            return plan
-        touched = find_clauses(
-            frame,
-            omega.masked_fill(~in_phase, 0),
-            phase=self.phase,
-            drop=self.drop_rule,
-            keep=self.keep_rule,
-            weight=self.weight,
-            mismatch=self.mismatch,
-            surrogate=self.surrogate,
-            penalties=self.penalties,
-        )
-        return replace(plan, clauses=touched)
+        return _make_plan(self, tables, frame, clauses)
 
     @_reporting
     def loss(
@@ -485,12 +454,12 @@ class Objective(Model):
     @property
     def needs(self) -> Needs:
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
-        rewards = {*self._rewards_read, *self._reward_kl_reads} if self.reads_rewards else set()
+        rewards = self._columns["rewards"].keys() if self.reads_rewards else set()
         gates = [(name, gate.of) for name, gate in self.controllers.items() if gate.of is not None]
         parts = [(who, part) for who, e in [*self._expressions, *gates] for part in e.walk()]
         return Needs(
-            observe=frozenset(set(self._columns["observe"]) - {"advantages"}),
-            plan=frozenset(rewards | set(self._columns["plan"]) - {"advantages"}),
+            observe=frozenset(self._columns["observe"].keys() - {"advantages"}),
+            plan=frozenset(rewards | self._columns["plan"].keys() - {"advantages"}),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
             rewards={part.name: who for who, part in parts if isinstance(part, NamedReward)},
         )
@@ -498,15 +467,6 @@ class Objective(Model):
     @property
     def _all_scores(self) -> tuple[str, ...]:
         return *self.scores, "reference"
-
-    @property
-    def _rewards_read(self) -> tuple[str, ...]:
-        return ("rewards", "turn", "turn_reward") if self.advantage.by_turn else ("rewards",)
-
-    @property
-    def _reward_kl_reads(self) -> tuple[str, ...]:
-        kl = self.reward_kl
-        return ("old_logprobs", score_column(kl.against)) if kl.coefficient else ()
 
     @cached_property
     def reads_rewards(self) -> bool:
@@ -516,7 +476,7 @@ class Objective(Model):
         """
         gates = [gate.of for gate in self.controllers.values() if gate.of is not None]
         read = [*gates, *(expression for _, expression in self._expressions)]
-        return self.shape is None or bool(self._reward_kl_reads) or any(map(of_rewards, read))
+        return self.shape is None or bool(self.reward_kl.coefficient) or any(map(of_rewards, read))
 
     @property
     def read_scores(self) -> frozenset[str]:
@@ -537,22 +497,13 @@ class Objective(Model):
     def scores_alone(self) -> bool:
         """Whether a group whose rewards are all equal may have a gradient: from a score, or from
         the rewards of turns."""
-        others = {*self.scores} - {"reference"}
-        kls = [penalty.score for penalty in self.penalties if isinstance(penalty, KL)]
-        kls += [penalty.against for penalty in self.penalties if isinstance(penalty, Divergence)]
-        names = {*rules.score_columns(others), "turn_reward"}
-        terms = [self.shape, *(penalty.coefficient for penalty in self.penalties)]
-        read = {str(node) for number in terms if number is not None for node in number.walk()}
-        return self.advantage.by_turn or bool(others & {*kls} or names & read)
+        others = self.read_scores - {"reference"}
+        return bool(others) or self.advantage.by_turn or "turn_reward" in self.needs.ever
 
     def reader(self, column: str) -> str | None:
         """The part of the objective that reads a TokenBatch column; None = no part reads it."""
-        readers = dict.fromkeys(self._rewards_read, f"the advantage {self.advantage}")
-        kl = f"reward_kl {self.reward_kl.coefficient}"
-        readers |= dict.fromkeys(self._reward_kl_reads, kl)
-        for stage in self._columns.values():
-            readers = {**stage, **readers}
-        return readers.get(column)
+        stages = self._columns.values()
+        return next((stage[column] for stage in stages if column in stage), None)
 
     def __repr__(self) -> str:
         return str(self.explain())
@@ -581,9 +532,15 @@ class Objective(Model):
     def _columns(self) -> dict[str, dict[str, str]]:
         """Stage -> TokenBatch column -> what reads it, in one order on all ranks.
 
-        `plan` reads rewards besides these columns, and `loss` reads logprobs.
+        The columns of "rewards" are those that advantages are made from; `loss` also reads
+        logprobs.
         """
+        of_turns = ("turn", "turn_reward") if self.advantage.by_turn else ()
+        kl = self.reward_kl
+        of_kl = ("old_logprobs", score_column(kl.against)) if kl.coefficient else ()
         return {
+            "rewards": dict.fromkeys(("rewards", *of_turns), f"the advantage {self.advantage}")
+            | dict.fromkeys(of_kl, f"reward_kl {kl.coefficient}"),
             "observe": {
                 column: f"the controller {name}"
                 for name, controller in self.controllers.items()
@@ -592,7 +549,7 @@ class Objective(Model):
             "plan": rule_columns(self._expressions, self.mismatch, self._all_scores),
             "loss": {
                 column: type(term).__name__
-                for term in self._terms.values()
+                for term in self.terms.values()
                 for column in term.needs()
             },
         }
@@ -600,7 +557,7 @@ class Objective(Model):
     @property
     def _expressions(self) -> list[tuple[str, rules.Expr]]:
         """Every rule and number, with the field that holds it."""
-        owners = (*self._terms.items(), ("mismatch", self.mismatch))
+        owners = (*self.terms.items(), ("mismatch", self.mismatch))
         fields: list[tuple[str, rules.Expr | None]] = [
             ("drop", self.drop_rule),
             ("keep", self.keep_rule),
@@ -644,10 +601,143 @@ class Objective(Model):
         return {m.__code__.co_filename for methods in self.own_methods.values() for m in methods}
 
     @property
-    def _terms(self) -> dict[str, Surrogate | Penalty]:
+    def terms(self) -> dict[str, Surrogate | Penalty]:
         """The surrogate and the penalties, by their place in the configuration."""
         penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
         return {"surrogate": self.surrogate, **penalties}
+
+
+def _make_plan(
+    objective: Objective, tables: Sequence[TokenBatch], frame: Frame, with_clauses: bool
+) -> Plan:
+    """The plan of an update.
+
+    Args:
+        objective: one phase.
+        tables: this rank's tables, with advantages.
+        frame: their tokens, with what `Objective.plan` reads.
+        with_clauses: also find what the objective did to each token.
+    """
+    kept = frame.rule(objective.keep_rule)
+    if objective.drop_rule is not None:
+        kept = kept & ~frame.rule(objective.drop_rule)
+    in_phase = kept & frame.rule(objective.phase)
+    factor = _token_weights(frame, objective, in_phase)
+    weights = token_shares(frame, objective.divisor, kept, in_phase, factor)
+    penalties = [_penalty_weights(frame, objective, penalty) for penalty in objective.penalties]
+    shape = Column("advantage") if objective.shape is None else objective.shape
+    advantages = frame.number(shape, "shape")
+    values = fixed_values(frame, objective.terms, objective.surrogate.rules())
+    frame.check()
+    sizes = [len(table) for table in tables]
+
+    def cut(values: Tensor) -> tuple[Tensor, ...]:  # [N] -> one [N] for each table
+        return values.split(sizes) if sizes else ()
+
+    acting = torch.stack([share != 0 for share in (weights, *penalties)]).any(0)
+    tokens, kept_tokens, acting_tokens = (
+        statistics.count(mask, frame.comm) for mask in (frame.decided, kept, acting)
+    )
+    parts = {text: cut(value) for text, value in values.items()}
+    return Plan(
+        weights=cut(weights),
+        penalties=tuple(zip(*map(cut, penalties), strict=True)) or ((),) * len(sizes),
+        advantages=cut(advantages),
+        values=tuple({text: parts[text][i] for text in parts} for i in range(len(sizes))),
+        empty=acting_tokens == 0,
+        tokens=tokens,
+        kept=kept_tokens,
+        metrics={
+            "objective/kept_fraction": kept_tokens / tokens if tokens else 0.0,
+            "objective/dropped_tokens": float(tokens - kept_tokens),
+            **_plan_metrics(objective, tables, frame),
+        },
+        responses=tuple(responses_of(table) for table in tables),
+        off_policy=any(table.old_logprobs is not None for table in tables),
+        clauses=_find_clauses(objective, frame, factor.masked_fill(~in_phase, 0))
+        if with_clauses
+        else None,
+    )
+
+
+def _plan_metrics(
+    objective: Objective, tables: Sequence[TokenBatch], frame: Frame
+) -> dict[str, float]:
+    """The controllers, what rules select, and the tokens whose log-prob the sampler did not say."""
+    metrics = {
+        f"controller/{name}": float(frame.state[name]["value"]) for name in objective.controllers
+    }
+    for text, (selected, population) in frame.selections.items():
+        metrics[f"selected/{text}"] = selected / population if population else 0.0
+    unknown = frame.decided.new_zeros(0)
+    for table in tables:  # which have these log-probs also if nothing reads them
+        if table.sampler_logprobs is not None:
+            unknown = torch.cat([unknown, table.sampler_logprobs.isnan() & table.decided])
+    if count := statistics.count(unknown, frame.comm):
+        metrics["sampler/nan_tokens"] = float(count)
+    return metrics
+
+
+def _token_weights(frame: Frame, objective: Objective, where: Tensor) -> Tensor:
+    """ω, the weight times the mismatch factor, [N]; the weight must be finite in `where`."""
+    omega = torch.ones(len(frame.table), dtype=frame.dtype, device=frame.device)
+    if objective.weight is not None:
+        omega = omega * frame.number(objective.weight, "reweight", where)
+    if objective.mismatch is not None:
+        gap = frame.number(Column("sampler_gap"))
+        omega = omega * with_values(frame, objective.mismatch)(gap, frame.table)
+    return omega
+
+
+def _penalty_weights(frame: Frame, objective: Objective, penalty: Penalty) -> Tensor:
+    """c_k/Z_k on the penalty's tokens of this phase, 0 elsewhere, [N].
+
+    Z_k counts the tokens of all phases, as in Lopti's release.
+    """
+    divisor = penalty.divisor or objective.divisor.model_copy(update={"over": "all"})
+    chosen = frame.rule(penalty.where)
+    in_phase = chosen & frame.rule(objective.phase)
+    coefficient = frame.number(penalty.coefficient, f"{penalty.kind}.coefficient", in_phase)
+    return token_shares(frame, divisor, chosen, in_phase, coefficient)
+
+
+def _find_clauses(objective: Objective, frame: Frame, factor: Tensor) -> Clauses:
+    """The clauses of an update, after its plan was made on the same frame.
+
+    The plan has evaluated all populations, so that nothing is exchanged between ranks.
+
+    Args:
+        objective: one phase.
+        frame: the tokens of the update.
+        factor: m·ω, [N].
+    """
+    nothing = torch.full(frame.decided.shape, -1, dtype=torch.int16, device=frame.device)
+    clauses = Clauses(factor, frame.rule(objective.phase), nothing)
+    for rule in operands(objective.drop_rule, Logic, "|"):
+        clauses.mark("dropped", rule, frame.holds(rule))
+    for rule in operands(objective.keep_rule, Logic, "&"):
+        clauses.mark("dropped", ~rule, ~frame.holds(rule))
+    weights = [
+        (text, where, frame.number(number))
+        for part in operands(objective.weight, Arithmetic, "*")
+        for text, where, number in cases_of(frame, part, frame.decided)
+    ]
+    for text, where, values in weights:
+        clauses.mark("dropped", text, where & (values == 0))
+    if (mismatch := objective.mismatch) is not None:
+        gap = frame.number(Column("sampler_gap"))
+        correction = with_values(frame, mismatch)
+        for effect, text, where in correction.clauses(gap, frame.table, mismatch):
+            clauses.mark(effect, text, where)
+    for text, where, values in weights:
+        clauses.mark("reweighted", text, where & (values != 1))
+    for rule, where in switches_of(frame, objective.surrogate, frame.decided):
+        clauses.mark("switched", rule, where)
+    for penalty in objective.penalties:
+        if penalty.where is not None:
+            acts = frame.number(penalty.coefficient) != 0
+            clauses.mark("penalised", penalty.where, frame.rule(penalty.where) & acts)
+    return clauses
 
 
 def _require_tables(tables: Any) -> None:

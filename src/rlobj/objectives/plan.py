@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
-from rlobj.objectives import statistics
 from rlobj.objectives.clauses import Clauses
-from rlobj.objectives.frame import Frame
 from rlobj.objectives.tokens import TokenBatch
 
 
@@ -47,65 +45,6 @@ class Plan:
     responses: tuple[tuple[Tensor, Tensor | None], ...] = ()
     off_policy: bool = False
     clauses: Clauses | None = None
-
-    @classmethod
-    def freeze(
-        cls,
-        frame: Frame,
-        tables: Sequence[TokenBatch],
-        kept: Tensor,
-        weights: Tensor,
-        penalties: Sequence[Tensor],
-        advantages: Tensor,
-        values: Mapping[str, Tensor],
-        controllers: Iterable[str] = (),
-    ) -> Plan:
-        """A plan from the values of all tokens of this rank.
-
-        Args:
-            frame: the tokens of the update.
-            tables: this rank's tables.
-            kept: the tokens that the objective keeps, bool [N].
-            weights: m·ω/Z_t, [N].
-            penalties: c_k/Z_k, [N] for each penalty.
-            advantages: A as the surrogate reads it, [N].
-            values: of rules and settings, [N] by their text.
-            controllers: names of the controllers whose values are metrics.
-        """
-
-        sizes = [len(table) for table in tables]
-
-        def cut(values: Tensor) -> tuple[Tensor, ...]:  # [N] -> one [N] for each table
-            return values.split(sizes) if sizes else ()
-
-        nonzero = torch.stack([values != 0 for values in (weights, *penalties)]).any(0)
-        tokens, kept_tokens = (statistics.count(mask, frame.comm) for mask in (frame.decided, kept))
-        metrics = {
-            "objective/kept_fraction": kept_tokens / tokens if tokens else 0.0,
-            "objective/dropped_tokens": float(tokens - kept_tokens),
-        }
-        logprobs = [(table.sampler_logprobs, table.decided) for table in tables]  # read or not
-        unknown = [x.isnan() & decided for x, decided in logprobs if x is not None]
-        unknown = torch.cat([frame.decided.new_zeros(0), *unknown])
-        if unknown_tokens := statistics.count(unknown, frame.comm):
-            metrics["sampler/nan_tokens"] = float(unknown_tokens)
-        for name in controllers:
-            metrics[f"controller/{name}"] = float(frame.state[name]["value"])
-        for text, (selected, population) in frame.selections.items():
-            metrics[f"selected/{text}"] = selected / population if population else 0.0
-        parts = {text: cut(value) for text, value in values.items()}
-        return cls(
-            weights=cut(weights),
-            penalties=tuple(zip(*map(cut, penalties), strict=True)) or ((),) * len(sizes),
-            advantages=cut(advantages),
-            values=tuple({text: parts[text][i] for text in parts} for i in range(len(sizes))),
-            empty=statistics.count(nonzero, frame.comm) == 0,
-            tokens=tokens,
-            kept=kept_tokens,
-            metrics=metrics,
-            responses=tuple(_responses(table) for table in tables),
-            off_policy=any(table.old_logprobs is not None for table in tables),
-        )
 
     def of(self, table: TokenBatch, index: int | None = None) -> Plan:
         """The plan of a table's rows, as a plan of one table.
@@ -190,13 +129,13 @@ class Plan:
             return True
         if not 0 <= place < len(self.responses):
             return False
-        pairs = zip(self.responses[place], _responses(table), strict=True)
+        pairs = zip(self.responses[place], responses_of(table), strict=True)
         return all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
 
     def _rows(self, table: TokenBatch) -> Tensor:
         """The rows of the table's responses among the rows of all tables, found by ids."""
         left, spans = dict(self._spans), []
-        lengths, ids = _responses(table)
+        lengths, ids = responses_of(table)
         assert ids is not None
         for identity, length in zip(ids.tolist(), lengths.tolist(), strict=True):
             span = left.pop(identity, None)
@@ -229,6 +168,6 @@ class Plan:
         return spans
 
 
-def _responses(table: TokenBatch) -> tuple[Tensor, Tensor | None]:
+def responses_of(table: TokenBatch) -> tuple[Tensor, Tensor | None]:
     """The lengths and the ids of a table's responses, on the CPU."""
     return table.lengths.cpu(), None if table.ids is None else table.ids.cpu()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rlobj.base.errors import BatchError
 from rlobj.objectives import statistics
@@ -34,8 +35,8 @@ def rollout_advantages(
         rewards = [] if credited else [_rewards(table, advantage, reward_kl) for table in tables]
     except BatchError as exception:
         error = str(exception)
-    given_as = [t.turn_reward if advantage.by_turn else t.rewards for t in tables]
-    single = sum(column is not None and column.dtype != torch.float64 for column in given_as)
+    columns = [t.turn_reward if advantage.by_turn else t.rewards for t in tables]
+    single = sum(column is not None and column.dtype != torch.float64 for column in columns)
     facts = torch.tensor([credited, len(tables) - credited, int(bool(error)), single])
     present, absent, failed, single = comm.sum(facts).tolist()
     if present and absent:
@@ -44,33 +45,27 @@ def rollout_advantages(
         raise BatchError(error or "another rank's rewards cannot be used; see its error")
     if present:
         return list(tables)
-    rewards = [reward for reward in rewards if len(reward)]
-    own_numbers = torch.tensor([reward.shape[1] for reward in rewards], dtype=torch.int64)
-    numbers = statistics.gather(own_numbers, comm)[0].unique().tolist()  # K of each table
-    if advantage.by_turn:
-        pad, ends = torch.nn.functional.pad, [numbers[-1] - reward.shape[1] for reward in rewards]
-        padded = zip(rewards, ends, strict=True)
-        rewards = [pad(reward, (0, end), value=torch.nan) for reward, end in padded]
-    elif len(numbers) > 1:
+    widths = torch.tensor([reward.shape[1] for reward in rewards if len(reward)]).long()
+    widths = statistics.gather(widths, comm)[0].unique().tolist() or [1]  # K, or turns
+    if len(widths) > 1 and not advantage.by_turn:
         raise BatchError("the tables of the update hold different numbers of rewards")
-    nothing = torch.zeros(0, *(numbers[-1:] or [1])).double()
-    dtype = torch.float32 if single else torch.float64
-    empty = torch.zeros(0).long()
-    lengths = torch.cat([empty, *(table.lengths.cpu() for table in tables)]).double()
-    by_response = torch.cat([torch.cat([nothing, *rewards]), lengths.unsqueeze(1)], 1)
-    rows, start = statistics.gather(by_response, comm)
-    names = torch.cat([empty, *(table.groups.cpu() for table in tables)])
-    groups, _ = statistics.gather(names, comm)
+    rows, groups = torch.zeros(0, widths[-1] + 1).double(), torch.zeros(0).long()
+    for table, reward in zip(tables, rewards, strict=True):
+        padded = pad(reward, (0, widths[-1] - reward.shape[1]), value=torch.nan)
+        rows = torch.cat([rows, torch.cat([padded, table.lengths.cpu().double()[:, None]], 1)])
+        groups = torch.cat([groups, table.groups.cpu()])
+    (rows, start), (groups, _) = statistics.gather(rows, comm), statistics.gather(groups, comm)
     weights = tables[0].reward_weights if tables and advantage.decoupled else None
-    whole = rows[:, :-1] if advantage.decoupled or advantage.by_turn else rows[:, 0]
-    mine = advantage(whole.to(dtype), groups, rows[:, -1], weights)[
-        start : start + len(by_response)
-    ]
-    parts = mine.split([len(table.lengths) for table in tables]) if tables else ()
-    pairs = [(table, part.to(table.logprobs)) for table, part in zip(tables, parts, strict=True)]
-    if advantage.by_turn:
-        return [table.credited(part[table.responses, table.turn_numbers]) for table, part in pairs]
-    return [table.replace(advantages=part) for table, part in pairs]
+    dtype = torch.float32 if single else torch.float64
+    values = advantage(rows[:, :-1].to(dtype), groups, rows[:, -1], weights)[start:]
+    done = []
+    for table in tables:
+        part, values = values.tensor_split([len(table.lengths)])
+        part = part.to(table.logprobs)
+        by_turn = advantage.by_turn
+        part = part[table.responses, table.turn_numbers] if by_turn else table.spread(part)
+        done.append(table.credited(part))
+    return done
 
 
 def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: RewardKL) -> Tensor:
