@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError
+from rlobj.insight.numbers import percent
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, number, reading, say, table
 from rlobj_cli.screen.errors import typed
@@ -20,20 +21,25 @@ if TYPE_CHECKING:
     from rlobj.insight import Replay
 
 
+COUNT, SHARE, NUMBER = "{:,.0f}".format, percent, number
 TOKENS = {
-    "touched": ("tokens", ""),
-    "share": ("share", ""),
-    "precision": ("precision", "share of spurious tokens among those of them that were judged"),
-    "recall": ("recall", "their share of all spurious tokens"),
-    "carried": ("gradient", "their share of the gradient if the objective dropped no token"),
+    "touched": ("tokens", COUNT, ""),
+    "share": ("share", SHARE, ""),
+    "precision": ("precision", SHARE, "share of spurious tokens among the judged ones of them"),
+    "recall": ("recall", SHARE, "their share of all spurious tokens"),
+    "carried": ("gradient", SHARE, "their share of the gradient if no token is dropped"),
 }
-"""The tokens that objectives and rules touch: column -> head, and what it means."""
+"""The tokens that objectives and rules touch: column -> head, format, and what it means."""
 GRADIENT = {
-    "effect": ("effect", ""),
-    "clipped": ("clipped", "tokens with a weight, but outside the surrogate's bounds: no gradient"),
-    "gradient": ("size", "sum of the norms of the tokens' gradients; recorded objective = 1"),
-    "gradient_up": ("raised", "share of it on tokens that become more likely"),
-    "gradient_spurious": ("spurious", "share of it on spurious tokens"),
+    "effect": ("effect", str, ""),
+    "clipped": (
+        "clipped",
+        COUNT,
+        "tokens with a weight that the surrogate's bounds clip",
+    ),
+    "gradient": ("size", NUMBER, "sum of the norms of the gradients; recorded objective = 1"),
+    "gradient_up": ("raised", SHARE, "share of it on tokens that become more likely"),
+    "gradient_spurious": ("spurious", SHARE, "share of it on spurious tokens"),
 }
 """The gradients of objectives, in the same way."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
@@ -100,56 +106,46 @@ def show(console: Console, replayed: Replay) -> None:
     for remark in replayed.remarks:
         say(console, Text(typed(remark, {"sweep": "--sweep"}), "yellow"))
     rows, sweeps = replayed.objectives.to_pylist(), replayed.sweeps.to_pylist()
-    if len(rows) > 1 or not sweeps:
-        show_rows(console, "touched by", TOKENS, [(visible(row["name"], 60), row) for row in rows])
-    planned = [row for row in rows if row["gradient"] is not None]
-    for row in planned:
+    for row in rows:
         counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
         row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
-    show_rows(
-        console, "gradient of", GRADIENT, [(visible(row["name"], 60), row) for row in planned]
-    )
+    if len(rows) > 1 or not sweeps:
+        show_rows(console, "touched by", TOKENS, "name", rows)
+    planned = [row for row in rows if row["gradient"] is not None]
+    show_rows(console, "gradient of", GRADIENT, "name", planned)
     for rule in dict.fromkeys(row["name"] for row in sweeps):
         console.print(Text(f"\n{visible(rule, 300)}"))
-        chosen = [(f"{row['value']:g}", row) for row in sweeps if row["name"] == rule]
-        show_rows(console, replayed.swept, TOKENS, chosen)
+        chosen = [row | {"value": f"{row['value']:g}"} for row in sweeps if row["name"] == rule]
+        show_rows(console, replayed.swept, TOKENS, "value", chosen)
 
 
 def show_rows(
     console: Console,
     title: str,
-    heads: Mapping[str, tuple[str, str]],
-    rows: Sequence[tuple[str, Mapping[str, Any]]],
+    heads: Mapping[str, tuple[str, Callable[[Any], str], str]],
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Print rows, each after its name, and what their columns mean; unknown columns are left out.
+    """Print rows, and what their columns mean; columns of which nothing is known are left out.
 
     Args:
         console: the screen.
         title: of the names.
-        heads: for each column its head and its meaning.
-        rows: the name of each row, and its values.
+        heads: for each column its head, its format and its meaning.
+        name: the column with the names of the rows.
+        rows: the values.
     """
-    from rlobj.insight.numbers import percent
-
-    def cell(row: Mapping[str, Any], key: str) -> str:
-        if key in ("touched", "clipped"):
-            return f"{row[key]:,.0f}"
-        if key == "effect":
-            return row[key]
-        if key == "gradient" or row[key] is None:
-            return number(row[key])
-        return percent(row[key])
-
-    if not rows:
-        return
-    columns = [key for key in heads if any(row[key] is not None for _, row in rows)]
-    grid = table(title, right=[heads[key][0] for key in columns])
-    for column, key in zip(grid.columns[1:], columns, strict=True):
-        column.no_wrap = key != "effect"
-    for name, row in rows:
-        grid.add_row(Text(name), *(Text(cell(row, key)) for key in columns))
-    console.print(grid)
-    width = max(len(heads[key][0]) for key in columns)
-    for head, meaning in (heads[key] for key in columns):
+    columns = {
+        key: head for key, head in heads.items() if any(row[key] is not None for row in rows)
+    }
+    grid = table(title, right=[head for head, _, _ in columns.values()])
+    for row in rows:
+        cells = [
+            "–" if row[key] is None else text(row[key]) for key, (_, text, _) in columns.items()
+        ]
+        grid.add_row(*map(Text, (visible(row[name], 60), *cells)))
+    if rows:
+        console.print(grid)
+    for head, _, meaning in columns.values():
         if meaning:
-            console.print(Text(f"{head:<{width}}  {meaning}", "dim"))
+            console.print(Text(f"{head:<9}  {meaning}", "dim"))

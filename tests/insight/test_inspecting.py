@@ -183,6 +183,7 @@ def test_where_reads_rows_as_rules_read_tokens(tmp_path: Path, where: str, texts
     [
         ("entropy.bottom(0.8)", "depends on other tokens"),
         ("(prob < 0.1) & (reward.mean(by='group') > 0)", "is judged by itself"),
+        ("length > 3", "no column 'length'. To count on whole updates: rlobj replay"),
         ("prob < TAU", "no column 'TAU'"),
         ("spurios > 0", "Did you mean 'spurious'"),
         ("kept", "such as kept > 0"),

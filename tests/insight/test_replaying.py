@@ -218,6 +218,8 @@ def test_what_a_run_did_not_record_is_named_with_what_to_type() -> None:
     assert set(rows(found.objectives)) == {"recorded", "dapo-loss"}
     both = rlobj.replay([update_of(GRPO, table)], ["ar", "ar-lopti", "grpo"])
     assert "not replayed: ar, ar-lopti: the run did not record" in both.remarks[0]
+    with pytest.raises(ConfigError, match=r"no score 'teacher'; use scores\.teacher\.model=MODEL"):
+        rlobj.replay([update_of(GRPO, table)], "opd")
     recorded = update_of(GRPO, table.replace(logprobs=unscored, old_logprobs=None))
     found = rlobj.replay([recorded], ["stapo", "dapo-loss"])
     assert "training.skip_inactive=false" in found.refused["stapo"]

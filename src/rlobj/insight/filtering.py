@@ -58,15 +58,16 @@ def read_filter(where: str | Expr) -> Expr:
     if not rule.is_rule:
         raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} > 0")
     for node in rule.walk():
-        unknown = isinstance(node, nodes.Column) and node.name not in _READABLE
-        if unknown or isinstance(node, nodes.Controlled | nodes.NamedReward):
+        absent = isinstance(node, nodes.Column) and node.name not in _READABLE
+        if (absent and str(node) in COLUMNS) or isinstance(node, nodes.NamedReward):
+            why = f"the record has no column '{node}'"
+        elif absent or isinstance(node, nodes.Controlled):
             raise ConfigError(f"the record has no column '{node}'.{nearest(str(node), _READABLE)}")
-        if not isinstance(node, TOKEN_BY_TOKEN):
-            raise ConfigError(
-                f"'{node}' depends on other tokens, and each token is judged by itself here. "
-                "Compare with a number instead, such as entropy < 0.5, or evaluate the rule on "
-                "whole updates: rlobj replay RUN --rule RULE"
-            )
+        elif not isinstance(node, TOKEN_BY_TOKEN):
+            why = f"'{node}' depends on other tokens, and each token is judged by itself here"
+        else:
+            continue
+        raise ConfigError(f"{why}. To count on whole updates: rlobj replay RUN --rule RULE")
     return rule
 
 

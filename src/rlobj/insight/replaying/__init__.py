@@ -2,7 +2,6 @@
 
 candidates  what is replayed
 planning    objectives planned again on full tables
-tallies     sums over tokens
 result      Replay
 replaying   replay
 """

@@ -67,17 +67,17 @@ def read_candidates(objectives: Any, sweep: Sweep | None) -> Candidates:
     swept, values = read_sweep(sweep)
     candidates = Candidates({}, {}, swept)
     for name, candidate in named:
-        text = candidate if isinstance(candidate, Objective) else " ".join(str(candidate).split())
-        if isinstance(text, Objective):
-            candidates.objectives[name or f"objective {len(candidates.objectives) + 1}"] = text
+        text = " ".join(str(candidate).split())
+        if isinstance(candidate, Objective):
+            name = name or f"objective {len(candidates.objectives) + 1}"
+            candidates.objectives[name] = candidate
         elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text) and text not in COLUMNS:
             preset = load_preset(text)
             preset.resolved()  # finds errors before anything is read
             candidates.objectives[name or preset.name] = preset
         elif swept and re.search(_named(swept), text):
-            number = {value: f"({value!r})" if value < 0 else repr(value) for value in values}
             candidates.rules[name or text] = {
-                value: _rule(re.sub(_named(swept), number[value], text)) for value in values
+                value: _rule(re.sub(_named(swept), f"({value!r})", text)) for value in values
             }
         else:
             rule = candidate if isinstance(candidate, Rule) else _rule(text)

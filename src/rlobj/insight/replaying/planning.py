@@ -180,6 +180,11 @@ def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> Messag
         if column in reads and getattr(table, column) is None:
             penalties = Setting("objective.penalties", f"[{{kind: {penalty}, coefficient: 0}}]")
             return Message(f"the run did not record {column}; use ", penalties, " to record them")
+    for column in reads:
+        score = column.removesuffix("_logprob")
+        if score != column and column not in table.columns:
+            model = Setting(f"scores.{score}.model", "MODEL")
+            return Message(f"the run has no score '{score}'; use ", model, " in a new run")
     gaps = unscored(table)
     if gaps and gaps == len(table):
         return Message("no log-probs were recorded: ", error)

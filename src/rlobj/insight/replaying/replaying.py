@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,7 @@ from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Settin
 from rlobj.insight.numbers import without_nan
 from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
-from rlobj.insight.replaying.result import Replay
-from rlobj.insight.replaying.tallies import Tallies
+from rlobj.insight.replaying.result import Replay, row_of
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
@@ -71,6 +71,7 @@ def replay(
         raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
     if path and path.is_dir() and not table_files(path, "tables"):
+        read_settings(path)  # refuses a folder that is no run
         raise ConfigError(
             f"{path} has no full tables, and a replay reads all tokens of whole updates: use ",
             Setting("output.tables_every", 10),
@@ -88,19 +89,19 @@ def replay(
 
 
 class _Replay:
-    """A replay in progress."""
+    """A replay in progress.
+
+    Attributes:
+        sums: over the tokens, of objectives (name, None) and of rules (name, swept value).
+    """
 
     def __init__(self, candidates: Candidates) -> None:
-        self.candidates, self.tallies = candidates, Tallies()
+        self.candidates = candidates
         self.replayed: dict[str, planning.Replayed] | None = None
         self.steps: dict[int, None] = {}
         self.refused: dict[str, Message] = {}
         self.notes: dict[Message, None] = {}
-
-    def refuse(self, name: str, why: Message) -> None:
-        """An objective or a rule cannot be replayed."""
-        self.refused[name] = why
-        self.tallies.forget(name)
+        self.sums: defaultdict[tuple[str, float | None], Counter[str]] = defaultdict(Counter)
 
     def rollout(self, batches: list[planning.MiniBatch]) -> None:
         """Replay the mini-batches of a pass."""
@@ -117,7 +118,7 @@ class _Replay:
                 planned[name] = list(map(planning.plan_again, replayed.phases(batches), batches))
             except BatchError as error:
                 table = max((batch[0].table for batch in batches), key=planning.unscored)
-                self.refuse(name, planning.reason(error, table, replayed.objective.needs.ever))
+                self.refused[name] = planning.reason(error, table, replayed.objective.needs.ever)
         for number, batch in enumerate(batches):
             self._mini_batch(batch[0], {name: plans[number] for name, plans in planned.items()})
 
@@ -138,18 +139,24 @@ class _Replay:
         return {name: planning.Replayed(objective) for name, objective in objectives.items()}
 
     def _mini_batch(self, first: UpdateTable, planned: Mapping[str, planning.Planned]) -> None:
-        tallies = self.tallies
         rows, spurious = first.table.decided, first.table.columns.get("spurious")
         if spurious is None:
             spurious = torch.full_like(first.table.logprobs, torch.nan)
+        spurious = spurious[rows]
         for name, plan in planned.items():
-            tallies.add_planned(name, plan, spurious[rows])
+            self._add((name, None), _touched(plan.effect >= 0, spurious, plan.free))
+            self._add((name, None), _gradient(plan, spurious))
             if bool(plan.gradient.isnan().any()):
                 why = planning.UNSCORED if planning.unscored(first.table) else planning.UNKNOWN
                 unknown = Message(f"{name}: its gradient is unknown, because ", why)
                 self.notes[unknown] = None
         for name, value, chosen in self._selected(first):
-            tallies.add_touched((name, value), chosen, spurious[rows], planned[RECORDED].free)
+            self._add((name, value), _touched(chosen, spurious, planned[RECORDED].free))
+
+    def _add(self, key: tuple[str, float | None], columns: Mapping[str, torch.Tensor]) -> None:
+        self.sums[key].update(
+            {name: float(column.double().sum()) for name, column in columns.items()}
+        )
 
     def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, torch.Tensor]]:
         """The tokens of decided responses that each rule selects."""
@@ -164,7 +171,7 @@ class _Replay:
                 for value, rule in rules.items():
                     yield name, value, _select(rule, frame, first)[first.table.decided]
             except BatchError as error:
-                self.refuse(name, planning.reason(error, first.table, reads))
+                self.refused[name] = planning.reason(error, first.table, reads)
 
     def result(self, source: str) -> Replay:
         """The tables of the results.
@@ -179,18 +186,60 @@ class _Replay:
             reasons = [Message(f"{name}: ", why) for name, why in self.refused.items()]
             whole = Message.joined("\n", reasons)
             raise ConfigError(f"nothing of this can be replayed on {source}\n", whole)
-        recorded = self.tallies[RECORDED, None]
+        recorded = self.sums[RECORDED, None]
+        objectives, sweeps = list[dict[str, Any]](), list[dict[str, Any]]()
+        for (name, value), sums in self.sums.items():
+            row = row_of(sums, recorded["gradient"])
+            if name not in self.refused and value is None:
+                objectives.append({"name": name, **row})
+            elif name not in self.refused:
+                sweeps.append({"name": name, "value": value, **row})
         return Replay(
             source=source,
             steps=sorted(self.steps),
             population=recorded["tokens"],
             reproduced=int(recorded["equal"]),
-            objectives=_table(self.tallies.chosen(swept=False)),
-            sweeps=_table(self.tallies.chosen(swept=True)),
+            objectives=pyarrow.Table.from_pylist(without_nan(objectives)),
+            sweeps=pyarrow.Table.from_pylist(without_nan(sweeps)),
             refused=self.refused,
             notes=list(self.notes),
             swept=self.candidates.swept,
         )
+
+
+def _touched(
+    touched: torch.Tensor, spurious: torch.Tensor, gradient: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """What the touched or selected tokens are, and what they carry, as columns to be summed.
+
+    Args:
+        touched: bool [N].
+        spurious: 1, 0 or NaN where nobody judged, [N].
+        gradient: the norm of each token's gradient if none is dropped, [N].
+    """
+    return {
+        "tokens": torch.ones_like(touched),
+        "touched": touched,
+        "judged": touched & ~spurious.isnan(),
+        "caught": touched & (spurious == 1),
+        "spurious": spurious == 1,
+        "free": gradient,
+        "carried": torch.where(touched, gradient, 0.0),
+    }
+
+
+def _gradient(planned: planning.Planned, spurious: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What an objective does to tokens, as columns to be summed."""
+    norms = planned.gradient.abs()
+    return {
+        "kept": planned.weights != 0,
+        **{effect: planned.effect == code for code, effect in enumerate(planning.EFFECTS)},
+        "clipped": planned.clipped,
+        "equal": planned.equal,
+        "gradient": norms,
+        "gradient_up": planned.gradient.clamp(min=0),
+        "gradient_spurious": torch.where(spurious == 1, norms, 0.0),
+    }
 
 
 class _Recorded(Frame):
@@ -224,8 +273,3 @@ def _select(rule: Rule, frame: Frame, first: UpdateTable) -> torch.Tensor:
     chosen = frame.rule(rule)
     frame.check()
     return chosen
-
-
-def _table(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """Rows as a pyarrow table; NaN becomes null."""
-    return pyarrow.Table.from_pylist(without_nan(rows))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import Message, counted
+from rlobj.objectives.clauses import EFFECTS
 from rlobj.reporting import visible
 
-SHARES = {
+_SHARES = {
     "share": ("touched", "tokens"),
     "precision": ("caught", "judged"),
     "recall": ("caught", "spurious"),
@@ -85,3 +87,25 @@ class Replay:
     def __repr__(self) -> str:
         text = "\n".join([self.title, *self.remarks])
         return "\n".join(map(visible, text.split("\n")))
+
+
+def row_of(sums: Mapping[str, float], recorded: float) -> dict[str, float]:
+    """A row of the tables: counts and shares of an objective or a rule; NaN = unknown.
+
+    Args:
+        sums: over its tokens; of an objective, those of its gradient as well.
+        recorded: Σ of the norms of the recorded objective's gradients.
+    """
+
+    def share(part: str, whole: str) -> float:
+        return sums[part] / sums[whole] if sums[whole] else math.nan
+
+    row = {"touched": sums["touched"]}
+    row |= {name: share(*parts) for name, parts in _SHARES.items()}
+    if "gradient" not in sums:
+        return row
+    row |= {name: sums[name] for name in ("kept", "clipped", *EFFECTS)}
+    row["gradient"] = sums["gradient"] / (recorded or math.nan)
+    row["gradient_up"] = share("gradient_up", "gradient")
+    spurious = share("gradient_spurious", "gradient") if sums["spurious"] else math.nan
+    return row | {"gradient_spurious": spurious}
