@@ -240,7 +240,8 @@ def test_a_preset_equals_what_its_package_computes(case: dict[str, Any]) -> None
     close(batch.logprobs.grad, column(case, "grad"))  # type: ignore[arg-type]
 
 
-# What the releases of late 2026 compute; `golden/late.py` fetches and runs their functions.
+# What the releases of late 2026 compute; `sources` names their lines. Commit
+# 20c6535d has the script that fetched and ran them, and that of gdpo.json.
 
 
 def test_every_late_preset_has_numbers_of_its_release() -> None:

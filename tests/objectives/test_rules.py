@@ -71,7 +71,7 @@ def test_text_and_python_build_the_same_expression(text: str, expected: Expr) ->
         ("prob % 2 < 1", "prob", "operator Mod is not allowed; use + - * / ** & |"),
         ("+prob < 1", "+", "UAdd cannot stand before 'prob'"),
         ("advantage > 0 & (prob < 1)", "0 &", "Put each comparison in parentheses"),
-        ("~prob", "~", "~ takes a rule, got the number 'prob'"),
+        ("~prob", "~", "~ takes a rule such as prob < 0.002, got 'prob'"),
         ("when(prob < 1, 1)", "when", "missing a required argument: 'otherwise'"),
         ("prob.sample(5)", "prob", "'sample' is no method of 'prob'"),
         ("entropy.top(1.5)", "entropy", "the fraction must lie in [0, 1], got 1.5"),

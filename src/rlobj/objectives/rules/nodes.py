@@ -217,21 +217,18 @@ class Number(Expr):
     __lt__, __le__, __gt__, __ge__ = map(_comparison, ("<", "<=", ">", ">="))
 
     def __neg__(self) -> Number:
-        return Negative(self)
+        return Constant(-self.value) if isinstance(self, Constant) else Negative(self)
 
     def __abs__(self) -> Number:
         return Function("abs", (self,))
 
     def __and__(self, other: Any) -> Rule:
-        raise ConfigError(
-            f"'&' joins rules, got the number '{self}'. "
-            "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)"
-        )
+        return as_rule(self, "&")  # which refuses a number
 
     __rand__ = __or__ = __ror__ = __and__
 
     def __invert__(self) -> Rule:
-        raise ConfigError(f"~ takes a rule, got the number '{self}'; compare it first")
+        return as_rule(self, "~")
 
     def top(
         self,
@@ -372,19 +369,10 @@ class Rule(Expr):
     def __invert__(self) -> Rule:
         return Not(self)
 
-    def __lt__(self, other: Any) -> Rule:
-        raise ConfigError(
-            f"'{self}' is a rule and cannot be compared with '{other}'. Comparisons do not chain: "
-            "write (0 < prob) & (prob < 1)"
-        )
-
-    __le__ = __gt__ = __ge__ = __lt__
-
     def __add__(self, other: Any) -> Number:
-        raise ConfigError(
-            f"'{self}' is a rule, not a number; use when({self}, 1, 0) to do arithmetic with it"
-        )
+        return as_number(self)  # which refuses a rule
 
+    __lt__ = __le__ = __gt__ = __ge__ = __add__
     __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
     __pow__ = __rpow__ = __add__
 
@@ -440,9 +428,10 @@ def as_number(value: Any) -> Number:
     value = Expr.from_text(value) if isinstance(value, str) else value
     if isinstance(value, Number):
         return value
+    if isinstance(value, Rule):
+        raise ConfigError(f"expected a number, got a rule; write when({value}, 1, 0)")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        kind = "a rule" if isinstance(value, Rule) else f"{type(value).__name__}"
-        raise ConfigError(f"expected a number, got {kind} '{value}'")
+        raise ConfigError(f"expected a number, got {type(value).__name__} '{value}'")
     return Constant(value)
 
 
@@ -619,8 +608,7 @@ class Negative(Number):
     _strength: ClassVar[int] = UNARY
 
     def __str__(self) -> str:
-        constant = isinstance(self.operand, Constant)  # -0.5 is a constant
-        return f"-({self.operand})" if constant else f"-{inside(self.operand, UNARY)}"
+        return f"-{inside(self.operand, UNARY)}"
 
 
 @dataclass(frozen=True)

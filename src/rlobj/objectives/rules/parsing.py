@@ -93,14 +93,10 @@ def custom_rule(target: str, **settings: Any) -> Rule:
     member = import_target(target)
     if not (isinstance(member, type) and issubclass(member, CustomRule)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
-    names = tuple(inspect.signature(member).parameters)
-    for name in settings:
-        if name not in names:
-            raise ConfigError(f"{target} has no setting '{name}'.{nearest(name, names)}")
     member.origin = target
     try:
         return member(**settings)
-    except TypeError as error:  # a setting without default is absent
+    except TypeError as error:  # a setting is absent or unknown
         raise ConfigError(f"{target}: {error}") from None
 
 
@@ -192,10 +188,6 @@ class _Parser:
 
     def build_UnaryOp(self, node: ast.UnaryOp) -> Expr:
         operand = self.build(node.operand)
-        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            # -0.5 is a constant; -(0.5) is the negative of one
-            between = self.text.encode()[node.col_offset + 1 : node.operand.col_offset]
-            return -operand if b"(" in between else nodes.Constant(-operand.value)
         if isinstance(node.op, (ast.Not, ast.Invert)):
             return ~operand
         if isinstance(operand, Number) and isinstance(node.op, ast.USub):
