@@ -91,7 +91,7 @@ def test_a_wrong_use_of_turns_is_refused(text: str, message: str) -> None:
         (
             [0, 1, 1, 0],
             {"turn_reward": [1.0, 2, 3, 4]},
-            r"'turn_reward' is 3 at row 2 \(response 0, token 2\), and 2 at the first token of its",
+            r"'turn_reward' is 3 at row 2 \(response 0, token 2\); expected 2, as at the",
         ),
     ],
 )

@@ -113,7 +113,6 @@ def test_gradient_of_logprobs_is_the_same_without_the_entropy(head):
 
 
 NUMBERS = ("temperature", "min_p", "scale", "softcap", "chunk_bytes")
-TENSORS = ("hidden", "weight", "targets", "bias")
 
 
 @pytest.mark.parametrize(
@@ -121,13 +120,12 @@ TENSORS = ("hidden", "weight", "targets", "bias")
     [
         *(({x: torch.ones(ROWS)}, ConfigError, f"{x} is .*expected one number") for x in NUMBERS),
         *(({x: "1"}, ConfigError, f"{x} is .*expected one number") for x in NUMBERS),
-        *(({x: [1]}, BatchError, f"{x} is a list; expected a torch tensor") for x in TENSORS),
         ({"temperature": 0.0}, ConfigError, "temperature is 0.0"),
         ({"min_p": 1.5}, ConfigError, "min_p is 1.5"),
         ({"softcap": -1.0}, ConfigError, "softcap is -1.0"),
         ({"chunk_bytes": 0}, ConfigError, "chunk_bytes is 0"),
         ({"targets": torch.full((ROWS,), VOCABULARY)}, BatchError, "vocabulary of 301"),
-        ({"targets": torch.full((ROWS,), -100)}, BatchError, "the first is -100, in row 0"),
+        ({"targets": torch.full((ROWS,), -100)}, BatchError, "targets is -100 in row 0"),
         ({"targets": torch.zeros(ROWS)}, BatchError, "float32"),
         ({"targets": torch.zeros(2, dtype=torch.long)}, BatchError, "13 token ids"),
         ({"weight": torch.zeros(5, 3)}, BatchError, r"\[5, 3\]"),

@@ -29,8 +29,6 @@ def check_rewards(
         row = int(rewards.isinf().nonzero()[0][0])
         raise BatchError(f"column 'rewards' is infinite at response {row}; NaN = undecided")
     count = rewards.shape[1] if rewards.dim() == 2 else 1
-    if not count:
-        raise BatchError("column 'rewards' has shape [B, 0]; expected [B] or [B, K] with K >= 1")
     for what, values in (("reward_names", names), ("reward_weights", weights)):
         if values is not None and len(values) != count:
             raise BatchError(

@@ -26,42 +26,31 @@ def read_column(name: str, value: Any, device: torch.device | None = None) -> to
         device: of the tensor; None = that of the value.
 
     Raises:
-        BatchError: an entry is not a number, or has another size than the one before it.
+        BatchError: it is no table of numbers.
     """
-    rows = value.tolist() if isinstance(value, np.ndarray) else value
+    rows, problem = value.tolist() if isinstance(value, np.ndarray) else value, ""
     for form in (value, rows):  # torch refuses some layouts and types of numpy
         try:
             return torch.as_tensor(form, device=device)
-        except _NO_NUMBERS:
+        except _NO_NUMBERS as error:
+            problem = str(error)
             if isinstance(value, torch.Tensor):
                 raise
-    for row, entry in enumerate(rows if isinstance(rows, list | tuple) else ()):
-        try:
-            torch.as_tensor([rows[0], entry])
-        except _NO_NUMBERS:
-            expected = "expected a number, or as many numbers as in the row before"
-            padded = isinstance(entry, list | tuple)
-            unit = "response" if padded or name in _BY_RESPONSE else "row"
-            raise BatchError(
-                f"column '{name}' is {entry!r:.60} at {unit} {row}; {expected}"
-            ) from None
-    raise BatchError(f"column '{name}' is {rows!r:.60}; expected a tensor or a list of numbers")
+    raise BatchError(
+        f"column '{name}' is {rows!r:.60}; expected a tensor or a list of numbers ({problem})"
+    )
 
 
 def per_reward(name: str, value: Any) -> tuple[Any, ...]:
     """The names or the weights of several rewards.
 
     Raises:
-        BatchError: the value is not a list of names, or of numbers.
+        BatchError: the value is no list.
     """
-    names = name == "reward_names"
     values = value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
-    if isinstance(values, list | tuple):
-        texts = all(isinstance(name, str) for name in values)
-        if texts if names else read_column(name, values).dim() == 1:
-            return tuple(values)
-    what = "name" if names else "number"
-    raise BatchError(f"{name} is {value!r:.60}; expected a list with one {what} for each reward")
+    if not isinstance(values, list | tuple):
+        raise BatchError(f"{name} is {value!r:.60}; expected a list with one entry for each reward")
+    return tuple(values)
 
 
 def numbers(name: str, value: Any, logprobs: torch.Tensor | None) -> torch.Tensor:
@@ -113,12 +102,8 @@ def trained_positions(mask: Any) -> torch.Tensor:
     trained = values.bool()
     if (wrong := trained != values).any():
         place = wrong.nonzero()[0].tolist()
-        units = ("response", "position")[-len(place) :]
-        where = ", ".join(f"{unit} {i}" for unit, i in zip(units, place, strict=False))
-        raise BatchError(
-            f"mask is {values[tuple(place)].item()} at {where}; expected 1 at trained positions, "
-            "else 0"
-        )
+        value = values[tuple(place)].item()
+        raise BatchError(f"mask is {value} at {place}; expected 1 at trained positions, else 0")
     return trained
 
 
@@ -168,8 +153,6 @@ def user_column(
             f"TokenBatch({name}=...), or take another name"
         )
     value = read_column(name, value, logprobs.device)
-    if value.is_complex():
-        raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
     if value.shape == (len(lengths), 1):
         value, of_responses = value[:, 0], True
     if value.shape not in (logprobs.shape, lengths.shape):

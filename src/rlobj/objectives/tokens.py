@@ -164,7 +164,7 @@ class TokenBatch:
             allowed = {
                 "advantages": {(tokens,), *([(responses,)] if "advantages" in names else [])},
                 **{key: {(responses,)} for key in _PER_RESPONSE},
-                "rewards": {(responses,), (responses, *value.shape[1:2])},
+                "rewards": {(responses,), (responses, max([1, *value.shape[1:2]]))},
             }.get(name, {(tokens,)})
             if tuple(value.shape) not in allowed:
                 expected = " or ".join(str(list(shape)) for shape in sorted(allowed))
@@ -183,8 +183,7 @@ class TokenBatch:
                 row = int(wrong.nonzero()[0])
                 raise BatchError(
                     f"column 'turn' is {int(self.turn[row])} at row {row} ({self.row(row)}); "
-                    f"expected {int(earlier[row])} or more: turns count from 0 and do not decrease "
-                    "in a response"
+                    f"expected {int(earlier[row])} or more: turns of a response do not decrease"
                 )
         if self.turn_reward is not None:
             first = self.turn_reward[self.turn_starts][self.turns]
@@ -193,8 +192,7 @@ class TokenBatch:
                 row = int(wrong.nonzero()[0])
                 raise BatchError(
                     f"column 'turn_reward' is {self.turn_reward[row]:g} at row {row} "
-                    f"({self.row(row)}), and {first[row]:g} at the first token of its turn; "
-                    "expected one reward for all tokens of a turn"
+                    f"({self.row(row)}); expected {first[row]:g}, as at the turn's first token"
                 )
 
     def _round_logprobs(self, names: Sequence[str]) -> None:
@@ -423,13 +421,11 @@ class TokenBatch:
         """
         total = len(self.lengths)
         if isinstance(parts, int):
-            if parts < 1:
-                raise BatchError(f"split into {parts} tables; expected at least 1")
             sizes = [total // parts + (i < total % parts) for i in range(parts)]
         else:
             sizes = [int(size) for size in parts]
-            if sum(sizes) != total or min(sizes, default=0) < 0:
-                raise BatchError(f"split sizes {sizes} must add up to the {total} responses")
+        if sum(sizes) != total or min(sizes, default=0) < 0 or not sizes:
+            raise BatchError(f"split sizes {sizes} must add up to the {total} responses")
         ends = torch.tensor([0, *sizes]).cumsum(0)
         rows = torch.cat([ends[:1], self.lengths.cpu().cumsum(0)])[ends].tolist()
         spans = zip(pairwise(ends.tolist()), pairwise(rows), strict=True)

@@ -277,10 +277,6 @@ _SETTINGS: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
-    tensors = {"hidden": hidden, "weight": weight, "targets": targets, "bias": bias}
-    for name, value in tensors.items():
-        if not (isinstance(value, Tensor) or (name == "bias" and value is None)):
-            raise BatchError(f"{name} is a {type(value).__name__}; expected a torch tensor.")
     if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
         raise BatchError(
             f"hidden has shape {list(hidden.shape)} and weight {list(weight.shape)}; "
@@ -295,10 +291,9 @@ def _check_shapes(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor 
         raise BatchError(
             f"bias has shape {list(bias.shape)}; expected [{len(weight)}], one per row of weight."
         )
-    outside = ((targets < 0) | (targets >= len(weight))).nonzero()[:, 0]
-    if len(outside):
-        row = int(outside[0])
+    outside = ((targets < 0) | (targets >= len(weight))).nonzero()[:, 0].tolist()
+    for row in outside[:1]:
         raise BatchError(
-            f"{len(outside)} targets lie outside the vocabulary of {len(weight)}: "
-            f"the first is {int(targets[row])}, in row {row}."
+            f"targets is {int(targets[row])} in row {row}; expected a token of the vocabulary of "
+            f"{len(weight)}"
         )
