@@ -24,7 +24,7 @@ import rlobj
 from rlobj.ranks import ProcessGroup
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.training.parallel import Parallel, build_parallel, open_processes
-from rlobj.training.parallel.ddp import Replicated
+from rlobj.training.parallel.strategies import Replicated
 
 VOCABULARY = 48
 GROUP = 4

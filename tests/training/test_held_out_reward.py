@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from screens import console, text_of
 
 import rlobj
-from rlobj.insight import Outcome
 from rlobj.runs.checkpoints import held_out
-from rlobj.runs.metrics import measure_of
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training import TrainingResult
-from rlobj.training.progress import RunScreen
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(6) for b in range(6)]
 SETTINGS = {
@@ -72,29 +68,6 @@ def test_the_best_checkpoint_has_the_highest_reward_also_below_0(runs):
     assert run.best_checkpoint is not None
     best = max(measured, key=measured.__getitem__)
     assert run.best_checkpoint.name == f"step-{best:06d}"
-
-
-def test_screens_and_the_report_name_the_reward(runs, tmp_path):
-    for name, shown, other in (
-        ("number", "held-out reward", "accuracy"),
-        ("told", "held-out accuracy", "held-out reward"),
-    ):
-        lines = runs[name].history
-        plain, live = console(100, terminal=False), console(100, terminal=True)
-        plain_screen, live_screen = RunScreen(plain), RunScreen(live)
-        for screen in (plain_screen, live_screen):
-            screen.steps = 3
-            for line in lines:
-                screen.add(line)
-        live.print(live_screen.panel())
-        page = rlobj.report(runs[name].path, tmp_path / "report.html").read_text("utf-8")
-        rows = page.partition("Settings")[0].partition("<table")[2].partition("</table")[0]
-        ended = str(Outcome.read(runs[name].path).measures())
-        for text in (text_of(plain), text_of(live), ended, rows):
-            assert shown in text
-            assert other not in text
-        value = lines[0][measure_of(lines).key]
-        assert f"step 0/3  {shown} {measure_of(lines).text(value)} ± " in text_of(plain)
 
 
 def test_undecided_responses_of_a_function_with_numbers_are_no_accuracy(tmp_path):

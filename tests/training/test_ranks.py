@@ -168,21 +168,6 @@ def test_a_killed_rank_or_sigterm_ends_the_run_and_resuming_is_exact(policy, tog
     assert metrics(run) == metrics(together)
 
 
-@pytest.mark.deepspeed
-@pytest.mark.parametrize("strategy", ["zero3", "fsdp2"])
-def test_a_run_in_shards_is_killed_and_resumed_exactly(policy, tmp_path, strategy):
-    file, log = write_config(config_of(policy), tmp_path / "run.yaml"), tmp_path / "log"
-    words = ["train", "--config", file, "--strategy", strategy, "--set", "training.steps=4"]
-    ranks([*words, "--out", tmp_path / "whole"])
-    process = program([*words, "--out", tmp_path / "killed", "--processes", "2"], log)
-    wait_for_step(tmp_path / "killed", 3, process, log)
-    os.kill(ranks_of(process)[1], signal.SIGKILL)
-    finish(process, log, code=1)
-    ranks(["resume", tmp_path / "killed"])
-    assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))
-    assert metrics(tmp_path / "killed") == metrics(tmp_path / "whole")
-
-
 class FailsOnTheSecondRank(Surrogate):
     """S = l, and a mistake in the user's code on rank 1, which the trial does not see."""
 

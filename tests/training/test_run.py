@@ -371,8 +371,6 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named():
         ({"settings": [("training.steps", 3)]}, "expected a dict such as"),
         ({"processes": 0}, "expected a whole number of at least 1"),
         ({"callbacks": [print]}, "expected a list of rlobj.Callback objects"),
-        ({"progress": "no"}, "progress is 'no'; expected True, False, or a screen"),
-        ({"progress": 1}, "progress is 1; expected True, False, or a screen"),
         ({"config": "nowhere.yaml"}, "config=nowhere.yaml is not there"),
         ({"model": "./nowhere", "data": "addition"}, "no run or model folder './nowhere'"),
     ],

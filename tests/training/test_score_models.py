@@ -191,10 +191,6 @@ def change(run: Path, what: str) -> None:
     elif what == "exchanged":
         file = next((newest / "model").glob("*.safetensors"))
         save_file({n: x + 1 for n, x in load_file(file).items()}, file)
-    elif what == "without the run":
-        run.rename(run.with_name("gone"))
-    elif what == "deleted":
-        newest.rename(newest.with_name("gone"))
     else:
         file = next((newest / "model").glob("*.safetensors"))
         save_file({n: x * float("nan") for n, x in load_file(file).items()}, file)
@@ -206,8 +202,6 @@ def change(run: Path, what: str) -> None:
     [
         ("exchanged", "is damaged .*has changed since it was written"),
         ("retrained", "it has changed since"),
-        ("deleted", r"scores\.teacher\.run: .* has no checkpoint"),
-        ("without the run", r"scores\.teacher\.run: there is no folder .*teacher"),
         ("nan", r"scores\.teacher: .* logits are not finite: its weights are damaged"),
     ],
 )
@@ -229,23 +223,17 @@ def edited(folder: Path, what: str) -> None:
         tensors = load_file(file)
         tensors["model.norm.weight"][3] += 1
         save_file(tensors, file, metadata={"format": "pt"})
-    elif what == "a setting":
-        settings = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**settings, "rms_norm_eps": 0.1}))
     else:
         folder.rename(folder.with_name("gone"))
 
 
-@pytest.mark.parametrize("what", ["nothing", "a weight", "a setting", "the folder"])
+@pytest.mark.parametrize("what", ["a weight", "the folder"])
 def test_a_run_is_resumed_only_with_the_model_of_a_score_that_it_began_with(policy, tmp_path, what):
     other = save_tiny_policy(tmp_path / "other", seed=1)
     config = config_of(policy, {"teacher": {"model": str(other)}}, objective=GAP)
     make_steps(config, tmp_path / "run", 1)
     recorded = read_run_config(tmp_path / "run").scores["teacher"].digest
     assert recorded is not None
-    if what == "nothing":
-        run_training(config, tmp_path / "run", resume=True)
-        return
     edited(other, what)
     before = metrics(tmp_path / "run")
     reason = "it is not there any more" if what == "the folder" else "it has changed since"

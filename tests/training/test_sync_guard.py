@@ -18,8 +18,6 @@ from rlobj.training.loop.step import run_step
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
-LAYER = "model.layers.{}.mlp.up_proj.weight"
-
 
 def vllm_config(**sections):
     """A short run of the embedded policy, whose choices are neither certain nor uniform."""
@@ -66,30 +64,6 @@ def test_sound_steps_agree_to_rounding(trainer):
         assert line["sampler/logprob_gap"] < 2e-6
 
 
-def skipped(sync, weights, version):
-    for _ in weights:
-        pass
-
-
-def permuted(sync, weights, version):
-    other = {LAYER.format(0): LAYER.format(1), LAYER.format(1): LAYER.format(0)}
-    sync(((other.get(n, n), w) for n, w in weights), version)
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (skipped, "a weight sync was skipped or lost"),
-        (permuted, rf"{LAYER.format(0)}, {LAYER.format(1)}: arrived with other values"),
-    ],
-)
-def test_a_sync_that_loses_something_is_named_in_its_step(trainer, monkeypatch, fault, message):
-    sync = trainer.sampler.sync
-    monkeypatch.setattr(trainer.sampler, "sync", lambda w, v: fault(sync, w, v))
-    with pytest.raises(RunError, match=message):
-        run_step(trainer)
-
-
 @pytest.fixture
 def engine(trainer):
     """The worker of the engine: what happens in it, the checksums of what arrived do not see."""
@@ -104,11 +78,6 @@ def one_version_old(load, now, before):
     load(weights_iterator=iter(before))
 
 
-def parts_exchanged(load, now, before):
-    up, gate = LAYER.format(1), LAYER.format(1).replace("up_", "gate_")
-    load(weights_iterator=(({up: gate, gate: up}.get(n, n), w) for n, w in now))
-
-
 def stale_head(load, now, before):
     load(weights_iterator=now)
 
@@ -118,10 +87,6 @@ def stale_head(load, now, before):
     [
         (one_version_old, r"lm_head.weight \(packed\).*: has other values"),
         (stale_head, r"^  lm_head.weight \(packed\): has other values"),
-        (
-            parts_exchanged,
-            r"^  model.layers.1.mlp.gate_up_proj.weight.*: has its values in",
-        ),
     ],
 )
 def test_a_fault_inside_the_engine_is_named_in_its_step(

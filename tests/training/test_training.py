@@ -35,16 +35,6 @@ from rlobj.training.loop.step import run_step
 
 
 @pytest.mark.slow
-def test_a_random_policy_learns_the_larger_of_two_digits_in_seconds(policy, tmp_path):
-    config = tiny_config(policy)
-    history = run_training(config, tmp_path / "run").history
-    first = sum(line["reward/mean"] for line in history[:5]) / 5
-    last = sum(line["reward/mean"] for line in history[-10:]) / 10
-    assert first < 0.3
-    assert last > 0.9
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", sorted({*preset_names()} - {*WITHOUT_SCORES}))
 def test_presets_with_scores_train(policy, tmp_path, preset):
     """tests/training/test_step_forwards.py trains the others."""

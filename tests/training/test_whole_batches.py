@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as parquet
 import pytest
 from runs import metrics, same, weights
 from tiny import tiny_config
@@ -18,7 +17,6 @@ from rlobj.runs.sessions import read_changes, read_stop
 from rlobj.settings.run_config import RunConfig
 from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
-from rlobj.training.loop.step import run_step
 
 STEPS, SEED = 5, 4
 
@@ -61,22 +59,6 @@ def test_the_first_live_groups_of_whole_batches_are_trained_on(policy, tmp_path,
     assert len(before) < 4  # no batch was drawn without need
     texts = {each.id: each.text for each in every.responses}
     assert all(texts[each.id] == each.text for each in rollout.responses + rollout.dead)
-
-
-def test_surplus_groups_are_counted_apart_from_groups_without_signal(policy, tmp_path):
-    config = config_of(policy, {"oversampling": 12, "max_batches": 3}, training={"steps": 1})
-    with open_trainer(config, tmp_path / "run") as trainer:
-        rollout = trainer.pipeline.take(0)
-        trainer.pipeline.take = lambda _: rollout
-        run_step(trainer)
-        [line] = trainer.run.lines()
-    surplus, dead = line["sampling/surplus_groups"], line["sampling/dead_groups"]
-    assert rollout.surplus == surplus > 0
-    assert dead == line["groups/without_signal"]
-    assert 4 + surplus + dead == line["response/count"] / 4 == 48 * line["sampling/batches"]
-    samples = parquet.read_table(tmp_path / "run/samples/step-000001.parquet").to_pydict()
-    assert sum(samples["kept"]) == 16
-    assert len(samples["id"]) == line["response/count"]
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -16,7 +16,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Column, Table
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
 from rlobj.base.launched import first_process
 from rlobj.reporting.terminal import Stages, bystander, facts_grid, number, say, working
 from rlobj.runs.metrics import measure_of
@@ -227,15 +226,7 @@ def shown(progress: bool | RunScreen) -> Iterator[RunScreen | None]:
 
     Args:
         progress: True = on stderr; or a screen.
-
-    Raises:
-        ConfigError: something else.
     """
-    if not isinstance(progress, bool | RunScreen):
-        raise ConfigError(
-            f"progress is {progress!r}; expected True, False, or a screen of "
-            "rlobj.training.progress"
-        )
     if progress is False or not first_process():
         yield None
         return

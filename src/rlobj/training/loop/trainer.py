@@ -53,8 +53,7 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.metrics import rollout_metrics, source_metrics
 from rlobj.training.loop.skips import Skips
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import Collector
-from rlobj.training.rollouts.pipeline import Pipeline
+from rlobj.training.rollouts.collector import Collector, Pipeline
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.trackers import log_metrics
@@ -89,6 +88,7 @@ class Trainer:
         saved_at: `time.monotonic()` when it was written, or when the steps of this session began.
         begun: findings of the last step that the step before did not have; on the first rank.
         position: of the stream, after the rollout of the last step done.
+        initial: the model whose copy the folder of a new run gets; None = it needs none.
         digests: of code and problems, by the names of their changes.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
@@ -112,12 +112,11 @@ class Trainer:
     begun: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        given = self.learner.config
-        self.initial = None if given.origin is None else given.model.name
-        self.config: RunConfig = self.run.adopted(given)
-        self.learner.config = self.config
+        config = self.learner.config
+        self.initial = None if config.origin is None else config.model.name
+        self.config = self.learner.config = config = self.run.adopted(config)
         self.parallel: Parallel = self.learner.parallel
-        config, depth = self.config, self.config.sampling.async_depth
+        depth = config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
         comm = _second_group(self.comm, config) if depth else self.comm
         collector = Collector(
@@ -320,7 +319,6 @@ class Trainer:
                 self.pipeline.settle()
             except WeightsLost as error:  # the rollout is sampled when a step takes it
                 logger.warning("%s. A rollout is sampled again, from version %d.", error, steps)
-
         self.repeated(lambda: None, push=True)
 
     def _seed(self, purpose: str) -> None:

@@ -19,9 +19,8 @@ from rlobj.base.launched import absent_variables
 from rlobj.base.ports import free_port
 from rlobj.base.seeds import seed_generators
 from rlobj.sizing.accelerate_launch import read_launch
-from rlobj.training.parallel.ddp import Replicated
 from rlobj.training.parallel.fsdp2 import FullySharded
-from rlobj.training.parallel.strategies import Parallel
+from rlobj.training.parallel.strategies import Parallel, Replicated
 
 DEEPSPEED_MINIMUM = "0.19.2"
 """The oldest tested version with which ZeRO's updates equal those of one process."""

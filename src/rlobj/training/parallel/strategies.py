@@ -1,4 +1,4 @@
-"""Parallel: the interface of the strategies, which train one policy on several processes."""
+"""The interface of the strategies, which train one policy on several processes; and ddp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from rlobj.models.hollow import filled, values
 from rlobj.ranks import ProcessGroup
-from rlobj.scoring import PolicyScorer, TokenScores
+from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
 
 Moments = dict[str, Tensor]
 """AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""
@@ -181,6 +181,36 @@ class Parallel(ABC):
     def _step_device(self, parameter: Tensor) -> torch.device:
         """Where AdamW counts steps: on the CPU; if it is fused, where the parameter is."""
         return parameter.device if self._optimizer.defaults["fused"] else torch.device("cpu")
+
+
+class Replicated(Parallel):
+    """Plain training in one process; data parallelism in several."""
+
+    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+        self._optimizer = optimizer
+        self._module = self.accelerator.prepare_model(Columns(scorer))
+        if self.size > 1:
+            self._arrange_buckets()
+        return self._score
+
+    def _arrange_buckets(self) -> None:
+        """Run a first backward pass, after which DDP arranges its buckets.
+
+        With three or more ranks, sums depend on this arrangement. A resumed run must compute the
+        same sums as an uninterrupted one.
+        """
+        scores = self._score(*pad_sequences([], self.device))
+        self.backward(scores.logprobs.sum() * 0, last=True)
+        self._optimizer.zero_grad()
+
+    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+        with self.accelerator.no_sync(self._module):  # `backward` decides when to reduce gradients
+            return super()._score(*inputs, **settings)
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        sync = self.accelerator.trigger_sync_in_backward(self._module)
+        with sync if last else contextlib.nullcontext():
+            super().backward(loss, last)
 
 
 def whole(tensor: Any) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -32,6 +33,8 @@ from rlobj.training.rollouts.rollout import Rollout, Seconds, has_signal
 @dataclass
 class Collector:
     """Samples groups of responses and grades them; dynamic sampling replaces groups without signal.
+
+    The ranks wait for each other after each batch of prompts, for the slowest sampler or reward.
 
     Attributes:
         config: the run.
@@ -173,6 +176,73 @@ class Collector:
             return len(verdicts) == 2
         several = self.config.rewards.names is not None
         return has_signal(group, several and self.config.objective.advantage.decoupled)
+
+
+class Pipeline:
+    """Collects rollouts ahead of the steps that train on them.
+
+    With depth 0 a step samples, then trains. With depth k the rollout of step t is sampled while
+    the k steps before it are trained, from the weights of version max(0, t - k): it is exactly k
+    steps old. A run that is resumed has nothing ahead: its first k rollouts are of the weights that
+    it began with.
+
+    One thread samples; `take` starts it, and it ends with its rollout or an error. `settle` waits
+    for it, before the weights change.
+
+    A context manager: it waits for the rollout that is being sampled, unless an error ends it.
+
+    Args:
+        collector: samples and grades a step's rollout with the sampler's present weights.
+        depth: steps ahead; 0 = none.
+        steps: of the whole run; no rollout is sampled for later steps.
+    """
+
+    def __init__(self, collector: Collector, depth: int, steps: int) -> None:
+        self.collector = collector
+        self._depth = depth
+        self._steps = steps
+        self._ready: dict[int, Rollout] = {}
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._thread is not None and kind is None:
+            self._thread.join()
+
+    def take(self, step: int) -> Rollout:
+        """The step's rollout. Sampling of the one `depth` steps later starts in a thread."""
+        for ahead in range(step, min(step + max(self._depth, 1), self._steps)):
+            if ahead not in self._ready:
+                self._ready[ahead] = self.collector.collect(ahead)
+        following = step + self._depth
+        if self._depth and following < self._steps:
+            self._thread = threading.Thread(
+                target=self._collect_apart, args=(following,), name="sampling", daemon=True
+            )
+            self._thread.start()
+        return self._ready.pop(step)
+
+    def settle(self) -> None:
+        """Wait until nothing is being sampled, so that the sampler's weights may change.
+
+        Raises:
+            Exception: the error that stopped the sampling.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _collect_apart(self, step: int) -> None:
+        try:
+            self._ready[step] = self.collector.collect(step)
+        except BaseException as error:
+            self._error = error
 
 
 def environment_weight(rewards: Reward) -> float:
