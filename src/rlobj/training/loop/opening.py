@@ -198,7 +198,10 @@ def _open_folder(request: RunRequest, comm: ProcessGroup, stack: ExitStack) -> R
             if is_run(run.path):
                 refuse_links(run.path)
             stack.enter_context(run.locked())
-            refuse_changes(run.path, changed(read_settings(run.path), settings_of(config)))
+            changes = changed(read_settings(run.path), settings_of(config))
+            # What is `auto` keeps the value that it has in the run: see `resolve`.
+            given = [name for name, (_, value) in changes.items() if value != "auto"]
+            refuse_changes(run.path, given)
     return run
 
 

@@ -67,7 +67,8 @@ class Skips:
             return
         self.nonfinite += 1
         name = f"nonfinite/{step_name(step + 1)}-update-{index + 1}-rank-{self.comm.rank}"
-        columns = {field.name: getattr(batch.table, field.name) for field in fields(batch.table)}
+        named = [field.name for field in fields(batch.table) if field.init]
+        columns = {name: getattr(batch.table, name) for name in named}
         tensors = {key: c for key, c in columns.items() if isinstance(c, torch.Tensor)}
         rest = {key: c for key, c in columns.items() if key not in tensors and c is not None}
         rest["columns"] = {name: column.tolist() for name, column in batch.table.columns.items()}
