@@ -15,9 +15,6 @@ from rlobj_cli.screen.options import setting_layers
 
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    reward: options.Reward = None,
-    environment: options.Environment = None,
-    tools: options.Tools = None,
     settings: options.Settings = None,
     sampler: options.Sampler = None,
     processes: options.Processes = None,
@@ -29,7 +26,7 @@ def resume(
 
     --set accepts training.steps, settings that do not change results, and the
     learning rate, max_grad_norm, old_logprobs and evaluation.*: the run records
-    their changes. --reward, --environment and --tools name the same code again.
+    their changes.
 
     [bold]Examples[/bold]
 
@@ -46,9 +43,6 @@ def resume(
         rlobj.resume(
             run,
             settings=typed,
-            reward=reward,
-            environment=environment,
-            tools=tools,
             processes=processes,
             trust=trust,
             progress=screen,

@@ -131,7 +131,6 @@ def run(folder: Path) -> str:
 def test_code_of_a_run_is_imported_only_with_trust(run: str) -> None:
     for words in (
         ["resume", run, "--set", "training.steps=2"],
-        ["resume", run, "--set", "training.steps=2", "--reward", "code.py:score"],
         ["train", "--from", run, "--out", "new"],
         ["train", "--from", run, "--out", "new", "--reward", "code.py:score"],
         ["eval", run, "-n", "1", "--limit", "2"],
@@ -239,7 +238,7 @@ def test_python_imports_in_the_same_way(run: str) -> None:
     assert imported()
 
 
-def test_a_run_is_resumed_with_its_environment_named_again(policy: Path, folder: Path) -> None:
+def test_a_run_is_resumed_with_its_environment_if_it_is_trusted(policy: Path, folder: Path) -> None:
     (folder / "game.py").write_text(
         "from rlobj.conversations import Turn\n\nclass Game:\n"
         "    def reset(self, problem):\n        pass\n\n"
@@ -250,8 +249,5 @@ def test_a_run_is_resumed_with_its_environment_named_again(policy: Path, folder:
     words += [word for name, x in small.items() for word in ("--set", f"{name}={x}")]
     printed(*words, "--environment", "game.py:Game")
     resume = ["resume", "run", "--set", "training.steps=2"]
-    refused = printed(*resume, code=2, columns=250)
-    assert "Or name it again: --environment FILE.py:CLASS" in refused
-    assert "2 steps done" in printed(*resume, "--environment", "game.py:Game")
-    other = printed(*resume, "--environment", "calculator", code=2, columns=250)
-    assert "run was started with another environment" in other
+    assert "add --trust" in printed(*resume, code=2, columns=250)
+    assert "2 steps done" in printed(*resume, "--trust")

@@ -162,7 +162,6 @@ def test_a_run_is_evaluated_with_its_environment_and_its_code_needs_trust(model,
     assert refused.exit_code == 2
     assert "game.py:Game" in refused.output
     assert "--trust" in refused.output
-    assert "Or name it again: --environment FILE.py:CLASS" in " ".join(refused.output.split())
     result = runner.invoke(app, [*command, "--trust", "--set", "environment.max_turns=1"])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.targets import importable, importing, without_imports
+from rlobj.base.targets import without_imports
 from rlobj.settings.layers import nested
 from rlobj.settings.presets import merge
 from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.trust import imports, named_code, require_trust, trust_option, trusted
+from rlobj.settings.trust import imports, named_code, require_trust, trust_option, trusted_config
 
 
 def test_all_code_that_settings_name_is_listed() -> None:
@@ -34,29 +34,25 @@ def test_all_code_that_settings_name_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "again"),
+    "settings",
     [
-        ({"rewards": {"kind": "custom", "target": "a.py:f"}}, "reward=FILE.py:NAME"),
-        ({"environment": {"target": "a.py:f", "tools": []}}, "environment=FILE.py:CLASS"),
-        ({"environment": {"target": None, "tools": ["calculator", "a.py:f"]}}, "tools=NAMES"),
-        ({"columns": {"mine": "a.py:f"}}, ""),
+        {"rewards": {"kind": "custom", "target": "a.py:f"}},
+        {"environment": {"target": "a.py:f", "tools": []}},
+        {"environment": {"target": None, "tools": ["calculator", "a.py:f"]}},
+        {"columns": {"mine": "a.py:f"}},
     ],
 )
-def test_code_that_is_not_trusted_can_be_named_again_by_its_argument(
-    settings: dict[str, Any], again: str
+def test_code_of_a_folder_needs_trust_and_that_of_the_caller_does_not(
+    settings: dict[str, Any],
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"name code: a\.py:f\. It would .* add trust=True$"):
         require_trust("runs/a", settings, {})
-    assert "name code: a.py:f. It would" in str(caught.value)
-    assert str(caught.value).endswith(
-        "add trust=True" + f". Or name it again: {again}" * bool(again)
-    )
     require_trust("runs/a", settings, settings)
 
 
 def test_a_folder_whose_policy_writes_programs_is_not_trusted() -> None:
     settings = {"environment": {"tools": ["calculator", "python"]}}
-    with pytest.raises(ConfigError, match=r"code: environment\.tools=python.*again: tools=NAMES"):
+    with pytest.raises(ConfigError, match=r"code: environment\.tools=python"):
         require_trust("runs/a", settings, {})
     require_trust("runs/a", settings, {"environment": {"tools": ["python"]}})
 
@@ -71,12 +67,12 @@ def refused(url: Any, given: dict[str, Any], engine: str = "vllm-server") -> str
     return ""
 
 
-def test_the_key_goes_to_a_server_of_a_shared_run_only_if_it_is_named_again() -> None:
+def test_the_key_goes_to_a_server_of_a_shared_run_only_if_the_caller_names_it() -> None:
     near, far = "http://127.0.0.1:8000", "http://far.example:8000"
     again = nested("sampling.server.url", far)
     found = refused([near, far], {"sampling": {"engine": "vllm-server"}})
     assert found.startswith("the settings of runs/a name a server on another machine: http://far")
-    assert f"again: sampling.server.url={far}; or add trust=True" in found
+    assert found.endswith("If the server is yours, add trust=True")
     assert refused("http://127.0.0.1@far.example", {}) != ""
     assert refused(far, again) == refused(near, {}) == refused([near, "http://[::1]:1"], {}) == ""
     assert refused(far, {}, engine="transformers") == ""
@@ -89,16 +85,18 @@ def test_a_command_needs_trust_if_anything_of_a_run_does() -> None:
     assert trust_option({"columns": {"hard": "mine.py:f"}}) == trust_option(far) == " --trust"
 
 
-def test_inside_only_what_the_caller_names_again_is_imported() -> None:
-    run = {"rewards": {"kind": "custom", "target": "a.py:f"}}
-    layers = [("run", run)]
-    with trusted("runs/a", layers, run, False):
-        assert importable("a.py:f")
-        assert not importable("b.py:f")
-        with importing(None):  # nothing inside widens it
-            assert not importable("b.py:f")
-    with trusted("runs/a", layers, {}, True):
-        assert importable("b.py:f")
+def test_a_folder_is_read_without_its_code_before_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("import pathlib; pathlib.Path('executed').touch()\n")
+    layers = [("run", {"objective": {"surrogate": {"kind": "custom", "target": "mine.py:Mine"}}})]
+    with pytest.raises(ConfigError, match=r"name code: mine\.py:Mine"):
+        trusted_config("runs/a", layers, {}, False)
+    assert not (tmp_path / "executed").exists()
+    with pytest.raises(ConfigError, match="no such name"):
+        trusted_config("runs/a", layers, {}, True)
+    assert (tmp_path / "executed").exists()
 
 
 def test_a_header_names_code_as_it_is_seen_from_here(
@@ -144,13 +142,7 @@ def test_a_file_whose_name_begins_as_a_python_object_is_code() -> None:
 def test_a_dry_run_trusts_code_that_it_does_not_import_and_no_server() -> None:
     code = {"rewards": {"kind": "custom", "target": "a.py:f"}}
     server = {"rewards": {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:1"}}
-    with without_imports(), trusted("RUN", [("run", code)], {}, False):
-        assert not importable("a.py:f")
-    refused = pytest.raises(ConfigError, match=r"192\.0\.2\.2")
-    with without_imports(), refused, trusted("RUN", [("run", server)], {}, False):
-        pass
-
-
-def test_with_trust_no_setting_of_a_folder_is_judged() -> None:
-    with trusted("RUN", [("run", {"no_such_setting": 1})], {}, True):
-        assert importable("a.py:f")
+    with without_imports():
+        trusted_config("RUN", [("run", code)], {}, False)
+        with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
+            trusted_config("RUN", [("run", server)], {}, False)

@@ -69,7 +69,7 @@ def test_resume_refuses_what_would_change_results(policy):
         rlobj.resume("nowhere")
 
 
-def test_the_key_goes_to_a_server_that_a_run_names_only_if_it_is_named_again(policy):
+def test_the_key_goes_to_a_server_that_a_run_names_only_if_the_caller_names_it(policy):
     """The server of the run is far away; the one that is named instead is not there."""
     server = {"sampling.server.url": "http://127.0.0.1:9"}
     longer, near = {"training.steps": 3}, {"sampling.server.patience": 0.0, **server}
@@ -243,7 +243,7 @@ def test_the_best_checkpoint_after_an_edit_of_the_reward_is_one_of_the_new_rewar
     Path("mine.py").write_text("def score(*_, **__): return 9\n")
     rlobj.train("grpo", data="max-digits", reward=reward, out="run", settings=settings)
     Path("mine.py").write_text("def score(*_, **__): return 8.25\n")
-    result = rlobj.resume("run", reward=reward, settings={"training.steps": 2})
+    result = rlobj.resume("run", settings={"training.steps": 2}, trust=True)
     assert [line["eval/reward"] for line in result.history] == [9, 9, 8.25]
     assert result.best_checkpoint is not None
     assert result.best_checkpoint.name == "step-000002"

@@ -159,7 +159,6 @@ def _facts(estimate: Estimated) -> dict[str, str]:
     facts |= {"disk": disk, "host": host}
     if memory.sequences is not None:
         facts["cache"] = f"{memory.sequences} of the longest sequences at a time on a GPU"
-    facts["assumed"] = "\n".join(memory.assumed)
     facts["chosen"] = "\n".join(
         f"{choice.setting}={plain_value(choice.written())}: {choice.reason}"
         for choice in estimate.choices

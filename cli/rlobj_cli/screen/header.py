@@ -11,7 +11,6 @@ from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, ScalarNode
 
 from rlobj.data.sources import is_here, source_names
-from rlobj.models.checking import longest_prompt
 from rlobj.reporting.terminal import facts_grid, say
 from rlobj.runs.configuration import dump_config
 from rlobj.settings.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
@@ -80,14 +79,8 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
     config, layers = run.config, run.layers
     show_header(console, config, layers)
     origin_of = {path: name for path, name in origins(layers).items() if path != "preset"}
-    sizes: dict[str, int | None] = {}
     if is_here(config.data.source):
-        train, test, _ = run.problems
-        longest = longest_prompt(config, train, "training")
-        sizes["data.max_prompt_tokens"] = longest or config.data.max_prompt_tokens
-        if test:
-            longest_prompt(config, test, "held-out")
-            sizes["evaluation.problems"] = len(test)
+        run.problems  # noqa: B018 -- read, as the run will read them
     origin_of |= {
         choice.setting: f"auto: {choice.reason}" for choice in run.choices if choice.reason
     }
@@ -103,7 +96,6 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
         text += f"transformers cannot read it. Get it with: hf download {name} config.json"
         say(console, Text(text))
     else:
-        config = with_settings(config, sizes)
         estimate = estimated(config, run.size, run.processes, run.cards)
         show(console, estimate)
         card = None if run.cards is None else run.cards.bytes

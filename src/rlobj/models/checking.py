@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping
 from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
@@ -13,19 +12,16 @@ from rlobj.base.targets import importable, is_object_text
 from rlobj.base.weights import config_dict
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.rendering import Rendering
-from rlobj.data import Problem, encode_prompt, format_prompt
 from rlobj.models.chat_templates import chat_of
 from rlobj.models.embedded import build_policy
 from rlobj.models.gguf_files import pretrained
 from rlobj.models.loading import load_tokenizer
 from rlobj.models.location import is_gguf, on_hub, require_weights
-from rlobj.models.policy import prompt_limit, short_enough
+from rlobj.models.policy import prompt_limit
 from rlobj.settings.run_config import ModelConfig, RunConfig
 
 _TOOL = {"type": "function", "function": {"name": "tool", "description": "", "parameters": {}}}
 """A tool for a chat template that is only tried."""
-_LONGEST = 8
-"""The prompts with most characters, one of which is taken for that with most tokens."""
 
 
 def check_model(config: RunConfig, *, weights: bool = True) -> None:
@@ -68,32 +64,6 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
     chat = chat_of(tokenizer, model, data, name)
     if environment.tools:
         CallReader(Rendering(tokenizer, chat, [_TOOL]), environment.calls)
-
-
-def longest_prompt(config: RunConfig, problems: Sequence[Problem], kind: str) -> int | None:
-    """The tokens of the longest prompt that `short_enough` keeps; None if that is not known.
-
-    The arguments and errors are those of `short_enough`.
-    """
-    model, data, tokenizer, chat = config.model, config.data, None, None
-    template = data.template if kind == "training" else data.template_for_tests
-    if model.name is not None:
-        if not _has_tokenizer(model, model.name):
-            return None
-        tokenizer = load_tokenizer(model, model.name)
-        chat = chat_of(tokenizer, model, data, model.name)
-
-    def encode(problem: Problem) -> Sized:
-        text = format_prompt(template, problem)  # the embedded policy has a token a character
-        return f" {text}" if tokenizer is None else encode_prompt(tokenizer, text, chat)
-
-    limit = prompt_limit(config, read_config(model, local=True))
-    long = heapq.nlargest(_LONGEST, problems, lambda problem: len(format_prompt(template, problem)))
-    longest = max((len(encode(problem)) for problem in long), default=0)
-    if limit is not None and longest > limit:
-        kept = short_enough(problems, encode, limit, kind)
-        longest = max(len(encode(problem)) for problem in kept)
-    return longest
 
 
 def unreadable(name: str | None) -> ConfigError:

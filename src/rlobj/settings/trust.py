@@ -6,9 +6,8 @@ say so in their header.
 
 What is read from a folder is not his: runs and evaluations are passed around. Their settings may
 name code, the tool `python`, which executes what the policy writes, and servers that would get the
-caller's key. `resume`, `train --from`, `eval RUN` and `eval regrade` use them only if the caller
-names them again, or says `trust=True`, on the command line `--trust`; so does `replay` if the
-recorded objective names code (`require_trust`).
+caller's key. `resume`, `train --from`, `eval RUN`, `eval regrade` and `replay` use them only with
+`trust=True`, on the command line `--trust` (`require_trust`).
 
 What only reads settings imports nothing and never asks: `presets`, `explain`, `estimate`,
 `inspect`, `report` and `diagnose` (`rlobj.base.targets.without_imports`). `--dry-run` imports
@@ -21,20 +20,19 @@ Data, models and records name no code; that of a model's repository is a setting
 from __future__ import annotations
 
 import ast
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rlobj.base.errors import Argument, ConfigError, Message, Setting
+from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.paths import nearby
-from rlobj.base.targets import importable, importing, is_object_text, reads_only, without_imports
+from rlobj.base.targets import importable, is_object_text, reads_only, without_imports
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 from rlobj.settings.building import build_config
-from rlobj.settings.layers import Layer, merged
-from rlobj.settings.presets import flattened
-from rlobj.settings.run_config import settings_of
+from rlobj.settings.layers import Layer
+from rlobj.settings.presets import flattened, merge
+from rlobj.settings.run_config import RunConfig, settings_of
 
 PROGRAMS = "environment.tools=python"
 """The tool that executes programs which the policy writes."""
@@ -107,101 +105,66 @@ def imports(settings: Mapping[str, Any]) -> str:
 
 def trust_option(settings: Mapping[str, Any]) -> str:
     """What a command that uses the settings of a run needs: " --trust", or "" if nothing."""
-    return " --trust" if named_code(settings) or any(_other_machines(settings)) else ""
+    return " --trust" if named_code(settings) or any(_far_servers(settings)) else ""
 
 
-def _other_machines(settings: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """The servers on other machines that settings name, by the setting."""
-    flat = flattened(settings)
-    servers: dict[str, list[str]] = {}
-    if flat.get("sampling.engine") == "vllm-server":
-        urls = flat.get("sampling.server.url", ())
-        urls = urls if isinstance(urls, list | tuple) else [urls]
-        servers["sampling.server.url"] = [*map(str, urls)]
-    scores = settings.get("scores")
-    for name, score in scores.items() if isinstance(scores, Mapping) else ():
-        if isinstance(score, Mapping) and score.get("server"):
-            servers[f"scores.{name}.server"] = [str(score["server"])]
-    servers["rewards.server"] = list(_servers_of(settings.get("rewards")))
-    for setting, urls in servers.items():
-        if away := [url for url in urls if not is_local(urlsplit(url).hostname)]:
-            yield setting, away
+def _far_servers(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The servers on other machines that settings use."""
+    urls = []
+    if flattened(settings).get("sampling.engine") == "vllm-server":
+        of_sampler = flattened(settings).get("sampling.server.url", ())
+        urls += of_sampler if isinstance(of_sampler, list | tuple) else [of_sampler]
+    urls += _servers_of(settings.get("scores"))
+    urls += _servers_of(settings.get("rewards"))
+    yield from (url for url in map(str, urls) if not is_local(urlsplit(url).hostname))
 
 
-def _servers_of(rewards: Any) -> Iterator[str]:
-    """The servers of a reward, of a list of rewards, and of those of which one is made."""
-    if isinstance(rewards, Mapping):
-        if rewards.get("server"):
-            yield str(rewards["server"])
-        yield from _servers_of(rewards.get("of"))
-    elif isinstance(rewards, list | tuple):
-        for reward in rewards:
-            yield from _servers_of(reward)
+def _servers_of(section: Any) -> Iterator[Any]:
+    """What is called `server` in a section, at any depth."""
+    if isinstance(section, Mapping):
+        if section.get("server"):
+            yield section["server"]
+        section = [*section.values()]
+    for part in section if isinstance(section, list | tuple) else ():
+        yield from _servers_of(part)
 
 
 def require_trust(
-    source: Path | str, settings: Mapping[str, Any], caller: Mapping[str, Any]
+    source: Path | str, settings: Mapping[str, Any], caller: Mapping[str, Any], code: bool = True
 ) -> None:
-    """Check that the caller names all code and all other machines that settings of a folder name.
+    """Check that settings of a folder use no code and no other machine but those of the caller.
 
     Args:
         source: the folder, for the message.
         settings: of the folder, with the caller's above them.
         caller: the settings of the caller alone.
+        code: check also code, and not only machines.
 
     Raises:
         ConfigError: they name other code, or servers that would get the caller's key.
     """
-    _require_named_code(source, settings, caller)
-    _require_named_servers(source, settings, caller)
-
-
-def _require_named_code(
-    source: Path | str, settings: Mapping[str, Any], caller: Mapping[str, Any]
-) -> None:
-    named = named_code(caller)
-    if untrusted := [code for code in named_code(settings) if code not in named]:
-        environment = settings.get("environment")
-        environment = environment if isinstance(environment, Mapping) else {}
-        owners = {
-            Argument("reward", "FILE.py:NAME"): {"rewards": settings.get("rewards")},
-            Argument("environment", "FILE.py:CLASS"): {"environment": {**environment, "tools": ()}},
-            Argument("tools", "NAMES"): {"environment": {**environment, "target": None}},
-        }
-        again = [text for text, section in owners.items() if {*named_code(section)} & {*untrusted}]
+    own = named_code(caller)
+    if untrusted := [name for name in named_code(settings) if code and name not in own]:
         raise ConfigError(
             f"the settings of {source} name code: {', '.join(untrusted)}. It would be executed, "
             "and could do whatever you can. If you trust it, add ",
             Argument("trust"),
-            *((". Or name it again: ", Message.joined(", ", again)) if again else ()),
+        )
+    own_servers = {*_far_servers(merge(caller, {"sampling": {"engine": "vllm-server"}}))}
+    if far := [url for url in _far_servers(settings) if url not in own_servers]:
+        raise ConfigError(
+            f"the settings of {source} name a server on another machine: {', '.join(far)}. It "
+            f"would get your key, {KEY_VARIABLE}. If the server is yours, add ",
+            Argument("trust"),
         )
 
 
-def _require_named_servers(
-    source: Path | str, settings: Mapping[str, Any], caller: Mapping[str, Any]
-) -> None:
-    graders = {*_servers_of(caller.get("rewards"))}
-    for setting, urls in _other_machines(settings):
-        named = graders >= {*urls} if setting == "rewards.server" else setting in flattened(caller)
-        if not named:
-            raise ConfigError(
-                f"the settings of {source} name a server on another machine: {', '.join(urls)}. It "
-                f"would get your key, {KEY_VARIABLE}. Expected an address of this machine, such as "
-                "http://127.0.0.1:8000. If the server is yours, name it again: ",
-                Setting(setting, urls[0]),
-                "; or add ",
-                Argument("trust"),
-            )
-
-
-@contextlib.contextmanager
-def trusted(
+def trusted_config(
     source: Path | str, layers: Sequence[Layer], caller: Mapping[str, Any], trust: bool
-) -> Iterator[None]:
-    """Check settings of a folder as `require_trust`, and inside import only what is trusted.
+) -> RunConfig:
+    """The configuration of a folder's settings, if the caller trusts what they name.
 
-    They are judged as they are written, and as a run would read them: one setting has several
-    forms in YAML. A dry run imports nothing that a folder names, so only servers are judged.
+    A dry run imports nothing that a folder names, so only servers are judged there.
 
     Args:
         source: the folder, for the message.
@@ -213,13 +176,8 @@ def trusted(
         ConfigError: as `require_trust`, or as `build_config`.
     """
     if trust:
-        yield
-        return
-    require = _require_named_servers if reads_only() else require_trust
-    named = named_code(caller)
-    require(source, merged(layers), caller)
-    with without_imports(named):
-        settings = settings_of(build_config(layers))
-    require(source, settings, caller)
-    with importing(named):
-        yield
+        return build_config(layers)
+    with without_imports(named_code(caller)):
+        config = build_config(layers)
+    require_trust(source, settings_of(config), caller, code=not reads_only())
+    return config

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.models.score_sources import score_folder
@@ -16,6 +17,7 @@ from rlobj.settings.scores import ScoreConfig
 from rlobj.sizing.activations import WORD, MicroBatch
 from rlobj.sizing.sizes import GIB, Size, classifier_parameters
 
+logger = logging.getLogger(__name__)
 MARGIN = 0.08
 """Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
 PROMPT = 1024
@@ -61,14 +63,12 @@ class Memory:
         card: bytes of the GPU; None = there is none.
         sequences: the longest sequences that fit the cache of keys and values; None = no vLLM.
         host: bytes of the machine's memory that the process needs beside them.
-        assumed: models whose size is not known, and what they are counted as, in words.
     """
 
     parts: Mapping[str, Use]
     card: int | None
     sequences: int | None = None
     host: float = 0.0
-    assumed: Sequence[str] = ()
 
     @property
     def needed(self) -> Use:
@@ -137,8 +137,7 @@ def estimate(
         parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
     # A matrix while the model is loaded; for a checkpoint, weights and moments are copied.
     copied = max(WORD * size.matrix, WORD * (size.total + 2 * trained) / ranks)
-    memory = _with_sampler(config, size, parts, ranks, card, PROCESS + copied + moved)
-    return replace(memory, assumed=tuple(_assumed(config, size)))
+    return _with_sampler(config, size, parts, ranks, card, PROCESS + copied + moved)
 
 
 def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
@@ -231,50 +230,46 @@ def _score_bytes(
         return 4.0 * trained if score.ema or score.every else 0.0
     if score.server or (score.required and config.model.lora is not None):
         return 0.0
-    named = None if score.required else _size_of(name, config)
+    total = size.total if score.required else _frozen_parameters(name, config, size)
     usual = card is not None and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
-    return (named or size).total * (2.0 if half else 4.0)
+    return total * (2.0 if half else 4.0)
 
 
 def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[tuple[str, Use]]:
     """The weights of reward models, whole in each process, without those on a server or device."""
-    for model in _loaded(config):
-        total = classifier_parameters(model.model) or size.total
-        label = f"reward model {model.name or ''}".rstrip()
-        yield label, Use.always(total * (4.0 if card is None else 2.0))
-
-
-def _loaded(config: RunConfig) -> list[RewardModel]:
-    """The reward models that share the GPUs of a run."""
     models = [reward for reward in config.rewards.parts if isinstance(reward, RewardModel)]
-    return [reward for reward in models if not (reward.server or reward.device)]
+    for model in models:
+        if not (model.server or model.device):
+            counted = classifier_parameters(model.model)
+            total = _known(counted, size, "rewards.model", model.model)
+            label = f"reward model {model.name or ''}".rstrip()
+            yield label, Use.always(total * (4.0 if card is None else 2.0))
 
 
-def _assumed(config: RunConfig, size: Size) -> Iterator[str]:
-    """The models whose size cannot be read, and what they are counted as."""
-    unread: dict[str, Any] = {}
-    for name in sorted(config.objective.read_scores):
-        score = config.scores.get(name, ScoreConfig())
-        frozen = not (score.is_policy or score.server or score.required)
-        if frozen and _size_of(name, config) is None:
-            unread[f"scores.{name}.{'run' if score.run else 'model'}"] = score.run or score.model
-    for reward in _loaded(config):
-        if classifier_parameters(reward.model) is None:
-            unread["rewards.model"] = reward.model
-    for setting, model in unread.items():
-        yield (
-            f"{setting}: the config.json of {model} cannot be read, so it is counted with as many "
-            f"parameters as the policy, {size.total:,}"
-        )
-
-
-def _size_of(name: str, config: RunConfig) -> Size | None:
-    """The size of the frozen model of a score; None if its config.json cannot be read."""
+def _frozen_parameters(name: str, config: RunConfig, size: Size) -> int:
+    """The parameters of the frozen model of a score."""
     score = config.scores[name]
     folder = score_folder(name, score) if score.run else str(score.model)
-    with reported(ConfigError, f"scores.{name}.{'run' if score.run else 'model'}", ConfigError):
-        return _named(folder, config.model.trust_remote_code)
+    setting = f"scores.{name}.{'run' if score.run else 'model'}"
+    with reported(ConfigError, setting, ConfigError):
+        named = _named(folder, config.model.trust_remote_code)
+    return _known(named and named.total, size, setting, str(score.run or score.model))
+
+
+def _known(count: int | None, size: Size, setting: str, model: str) -> int:
+    """The parameters of another model; those of the policy, with a warning, if they are unknown."""
+    if count is None:
+        _warn_of_unknown(setting, model)
+    return size.total if count is None else count
+
+
+@functools.cache
+def _warn_of_unknown(setting: str, model: str) -> None:
+    logger.warning(
+        f"{setting}: the config.json of {model} cannot be read, so its memory is counted as that "
+        "of the policy"
+    )
 
 
 @functools.cache

@@ -34,7 +34,7 @@ from rlobj.settings.presets import load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.scores import is_template
 from rlobj.settings.starting import refuse_senseless, refuse_unknown_accuracy
-from rlobj.settings.trust import named_code, trusted
+from rlobj.settings.trust import named_code, trusted_config
 from rlobj.training.resolving import RunRequest
 
 _OF_PRESETS = ("objective", "scores", "columns")
@@ -123,8 +123,7 @@ def start_from(
         layer = f"{layer}@{step_of(checkpoint)}"
     _prepare_scores(path, settings, merged(changes))
     layers = [(layer, settings), *changes]
-    with trusted(path, layers, merged(changes), trust):
-        return layers, build_config(layers)
+    return layers, trusted_config(path, layers, merged(changes), trust)
 
 
 def _prepare_scores(run: Path, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.launched import started_processes
 from rlobj.base.paths import step_of
-from rlobj.base.targets import PYTHON_OBJECT, is_object_text
+from rlobj.base.targets import PYTHON_OBJECT, is_object_text, without_imports
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import how_to_continue, in_another_trainer
 from rlobj.runs.run_folder import RunFolder
@@ -21,7 +21,7 @@ from rlobj.settings.presets import difference
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
 from rlobj.settings.training import learning_rate
-from rlobj.settings.trust import trusted
+from rlobj.settings.trust import trusted_config
 from rlobj.training.new_run import prepared
 from rlobj.training.resolving import RunRequest
 
@@ -56,9 +56,9 @@ def open_resumed(
     refuse_changes(run, names)
     _refuse_auto(run, flattened(recorded), flat)
     from_caller = merged([*again, *changes])
-    with trusted(run, [("run", recorded), *again, *changes], from_caller, trust):
+    with without_imports():
         stored = settings_of(RunConfig(**recorded))
-        config = build_config([("run", stored), *changes])
+    config = trusted_config(run, [("run", stored), *changes], from_caller, trust)
     if several:  # of which each may have a change
         rewards = config.rewards.seen_from(Path.cwd())
         config = config.model_copy(update={"rewards": rewards})
