@@ -138,9 +138,3 @@ def test_a_reward_of_a_preset_file_of_ones_own_is_kept_by_the_embedded_policy(
 )
 def test_a_template_is_text_and_keeps_its_backslashes(typed: str, read: str | None) -> None:
     assert parse_setting(f"data.template={typed}") == {"data": {"template": read}}
-
-
-@pytest.mark.parametrize("typed", [r'"\boxed{} {prompt}"', r'"\theta {prompt}"', r'"\pi {prompt}"'])
-def test_escapes_that_would_change_a_template_are_refused(typed: str) -> None:
-    with pytest.raises(ConfigError, match=r"Write each other backslash twice"):
-        parse_setting(f"data.template={typed}")

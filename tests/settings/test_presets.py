@@ -133,31 +133,6 @@ def write(tmp_path: Path) -> Any:
     return write
 
 
-@pytest.mark.parametrize(
-    ("sources", "messages"),
-    [
-        ("{assumed: {sampling.group_sise: x}}", ["sources.assumed", "'sampling.group_size'?"]),
-        (
-            "{a.sh: {sampling.tempreature: 1, training.group_size: 2}}",
-            ["'sampling.tempreature'. Did you mean", "sets no 'training.group_size'"],
-        ),
-        ("{sampling.group_size: section 5}", ["expected SOURCE: {setting: place}"]),
-        ("[assumed]", ["expected SOURCE: {setting: place}, got ['assumed']"]),
-        ("{a.sh: {sampling.group_size: line 3}}", []),  # of a setting of the base
-        ("", []),
-    ],
-)
-def test_a_source_of_an_unknown_setting_is_refused(write, sources, messages):
-    path = write(f"base: stapo\nsampling: {{temperature: 0.9}}\nsources: {sources}\n")
-    if not messages:
-        load_preset(path)
-        return
-    with pytest.raises(ConfigError) as caught:
-        load_preset(path)
-    for message in messages:
-        assert message in str(caught.value)
-
-
 def test_a_file_can_build_on_a_preset_by_name(write: Any) -> None:
     path = write("base: stapo\nobjective: {drop: prob < 0.5}\n", "dapo-loss.yaml")
     preset = load_preset(path)

@@ -470,10 +470,3 @@ def test_objects_are_trained_in_the_processes_of_torchrun(policy):
     assert one == pytest.approx(two)
     assert not Path("of another clock").exists()
     assert read_run_config(Path("two")).model.name == "<Python object: Qwen3ForCausalLM>"
-
-
-def test_a_function_that_other_processes_can_import_is_recorded_by_its_name():
-    settings = {**QUICK, "training.steps": 0}
-    rlobj.train("grpo", data="max-digits", reward=first_digit, out="run", settings=settings)
-    config = read_run_config(Path("run"))
-    assert config.rewards.target == f"{__name__}:first_digit"  # type: ignore[attr-defined]

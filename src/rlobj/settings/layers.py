@@ -7,7 +7,6 @@ that an error in a preset, file or setting is reported at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -105,8 +104,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     Quotes around the whole value make a text of it: `name="010"`. Other text stays as it is typed.
 
     Raises:
-        ConfigError: no '=' or an empty key; or a template in double quotes has another escape of
-            YAML than `\\n`, such as LaTeX's `\\theta`, which begins with a tab.
+        ConfigError: no '=' or an empty key.
     """
     key, equals, value = text.partition("=")
     if not equals or not all(map(str.strip, key.split("."))):
@@ -114,25 +112,12 @@ def parse_setting(text: str) -> dict[str, Any]:
         raise ConfigError(Argument("settings", text), f": {expected}")
     key, value = key.strip(), value.strip()
     read = _value(value)
-    if key in _TEMPLATES and read is not None:
-        read = _template(key, value, read)
+    if key in _TEMPLATES and read is not None and not isinstance(read, str):
+        read = value  # a template is text also where it looks like a mapping
     return nested(key, read)
 
 
 _TEMPLATES = ("data.template", "data.test_template", "data.system")
-
-
-def _template(key: str, typed: str, read: Any) -> str:
-    """A template, which is text also where it looks like a mapping, as `Question: {prompt}`."""
-    quoted = typed[:1] == typed[-1:] == '"'
-    if quoted and (read == typed or re.search(r"[^\n\x20-\x7e\xa0-\U0010ffff]", read)):
-        raise ConfigError(
-            Argument("settings", f"{key}={typed}"),
-            ": in double quotes, a backslash begins an escape, and of these a template may have "
-            '\\n, \\" and \\\\. Write each other backslash twice, or leave out the double quotes: '
-            "then all is as it is typed",
-        )
-    return read if isinstance(read, str) else typed
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:

@@ -36,7 +36,6 @@ _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
 _TARGET = re.compile(r"(\A|\bcustom\(\s*['\"])([\w.][^'\"\n]{0,200}\.py)(?=:\w)")
 """The relative path of a file of code in a setting: a whole target, or in a rule."""
-_MOST_BASES = 100
 DEFAULT_MAX_TOKENS = 1024
 """`sampling.max_tokens` of a preset that does not set it."""
 
@@ -122,24 +121,9 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
         seen = (*above, path.resolve())
         if base.resolve() in seen:
             raise ConfigError(f"{path}: base '{content['base']}' leads back to itself")
-        if len(seen) > _MOST_BASES:
-            raise ConfigError(f"{path}: more than {_MOST_BASES} files build on one another")
         below = _load(base, seen)
         bases = (base.stem, *below.bases)
         config = merge(below.config, config)
-    sources = content.get("sources") or {}
-    named = isinstance(sources, dict)
-    if not named or not all(isinstance(places, dict) for places in sources.values()):
-        raise ConfigError(f"{path}: sources: expected SOURCE: {{setting: place}}, got {sources!r}")
-    flat = flattened(config)
-    unset = [
-        f"{path}: sources.{source}: this preset sets no '{name}'.{nearest(str(name), flat)}"
-        for source in sources
-        for name in sources[source]
-        if str(name) not in flat
-    ]
-    if unset:
-        raise ConfigError("\n".join(unset))
     if not isinstance(config.get("objective", {}), dict):
         raise ConfigError(f"{path}: objective must be a mapping, got {config['objective']!r}")
     return Preset(

@@ -19,7 +19,7 @@ from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer, flattened, merged, origins
 from rlobj.settings.presets import difference
 from rlobj.settings.resuming import changed, refuse_changes
-from rlobj.settings.run_config import PLAIN, RunConfig, settings_of
+from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.training import learning_rate
 from rlobj.settings.trust import trusted_config
 from rlobj.training.new_run import prepared
@@ -54,7 +54,6 @@ def open_resumed(
     names = [f"{origin} {name}" for name, origin in origin_of.items() if name not in several]
     recorded = read_settings(path)  # an error if there is no run
     refuse_changes(run, names)
-    _refuse_auto(run, flattened(recorded), flat)
     from_caller = merged([*again, *changes])
     with without_imports():
         stored = settings_of(RunConfig(**recorded))
@@ -75,17 +74,6 @@ def open_resumed(
     return RunRequest(
         config, path, [*changes], processes or started_processes(), done, resumed=True
     )
-
-
-def _refuse_auto(run: Path | str, stored: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Check that no change is `auto` for a setting that a run has a value of."""
-    for name in ("sampling.engine", *PLAIN):
-        if changes.get(name) == "auto" != stored.get(name, "auto"):
-            raise ConfigError(
-                f"{name} is auto, which is chosen once, when a run begins: {run} has "
-                f"{stored[name]}. Leave it out, or use ",
-                Setting(name, "VALUE"),
-            )
 
 
 def recorded_objects(config: RunConfig) -> list[str]:

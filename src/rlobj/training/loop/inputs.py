@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.base.targets import PYTHON_OBJECT, import_target, object_name, object_text
+from rlobj.base.errors import ConfigError
+from rlobj.base.targets import PYTHON_OBJECT, object_name, object_text
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Problem
 from rlobj.data.sources import Source
@@ -140,13 +139,17 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
         return nested(_SETTINGS[name], list(value))
     if name == "tools":
         return nested(
-            _SETTINGS[name], [tool if isinstance(tool, str) else _text(tool) for tool in value]
+            _SETTINGS[name], [tool if isinstance(tool, str) else _recorded(tool) for tool in value]
         )
-    text = _text(value) if name == "environment" and callable(value) else str(value)
-    if not isinstance(value, str | Path) and name != "environment":
-        kind = type(value).__name__ if name == "model" else "rows"
-        text = "object" if name == "sampler" else object_text(kind)
-    return nested(_SETTINGS[name], text)
+    if isinstance(value, str | Path):
+        return nested(_SETTINGS[name], str(value))
+    kinds = {"sampler": "object", "environment": _recorded(value), "model": _recorded(value)}
+    return nested(_SETTINGS[name], kinds.get(name, object_text("rows")))
+
+
+def _recorded(value: Any) -> str:
+    """The record of a Python object: its name, from which nothing is imported."""
+    return object_text(object_name(value))
 
 
 def _are_rows(data: Any) -> bool:
@@ -167,7 +170,7 @@ def _reward(reward: Any) -> Any:
         return reward.model_dump(mode="json")
     if (several := _entries(reward)) is not None:
         of = [
-            {"kind": "custom", **entry, "target": _text(entry["target"])}
+            {"kind": "custom", **entry, "target": _recorded(entry["target"])}
             if isinstance(entry, Mapping) and callable(entry.get("target"))
             else entry
             for entry in several
@@ -175,7 +178,7 @@ def _reward(reward: Any) -> Any:
         return {**reward, "of": of} if _is_several(reward) else of
     if isinstance(reward, Mapping):
         return dict(reward)
-    return reward_settings(reward if isinstance(reward, str) else _text(reward))
+    return reward_settings(reward if isinstance(reward, str) else _recorded(reward))
 
 
 def _entries(reward: Any) -> list[Any] | None:
@@ -188,14 +191,3 @@ def _entries(reward: Any) -> list[Any] | None:
 
 def _is_several(reward: Any) -> bool:
     return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)
-
-
-def _text(function: Any) -> str:
-    """`package.module:function`, if that names this very function in every process; else a text
-    that says there is no such name."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if callable(function) and module not in (None, "__main__"):
-        with contextlib.suppress(RlobjError):
-            if import_target(target := f"{module}:{name}") is function:
-                return target
-    return object_text(object_name(function))
