@@ -37,8 +37,8 @@ from typing import Any
 import rlobj
 from benchmarks.harness import machine, note
 from rlobj.base.files import write_whole
+from rlobj.insight.run_report.figures import COLORS
 from rlobj.reporting import visible
-from rlobj.reporting.figures import COLORS
 from rlobj.reporting.markdown import markdown_table
 from rlobj.runs.layout import is_run
 from rlobj.runs.metrics import ACCURACY, read_metrics

@@ -27,9 +27,6 @@ def report(
             "several runs.",
         ),
     ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write each figure as SVG and PNG.")
-    ] = None,
 ) -> None:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
@@ -39,7 +36,7 @@ def report(
     [bold]Examples[/bold]
 
     \b  rlobj report runs/stapo-20260101-120000
-      rlobj report runs/* --out comparison.html --figures figures
+      rlobj report runs/* --out comparison.html
     """
     console = Screen()
     with importing("torch"):
@@ -47,7 +44,7 @@ def report(
     with working(console, "reading the runs"):
         read = read_runs(runs)
     with working(console, "writing the page"):
-        path = write_report(read, out, figures)
+        path = write_report(read, out)
     timed = times(read)
     short = [*[*timed][:PHASES], *(name for name in TOTALS if name in [*timed][PHASES:])]
     phases = {name: timed[name] for name in short}
@@ -60,6 +57,4 @@ def report(
     for run in read:
         for note in run.notes:
             say(console, Text(f"{run.label}: {note}", style="yellow"))
-    if figures is not None:
-        say(console, Text.assemble("figures: ", (str(figures), "bold")))
     show_page(console, path)

@@ -35,12 +35,11 @@ def test_several_runs_have_a_column_each_and_options_say_where_files_go(tmp_path
     times = {"time/sampling": 2.0, "time/step": 4.0}
     runs = [write_run(tmp_path / "a", [{"step": 1, **times}, evaluation(1, 0.5)])]
     runs.append(write_run(tmp_path / "b", [evaluation(0, 0.5)]))
-    words = ["--out", str(tmp_path / "page.html"), "--figures", str(tmp_path / "figures")]
+    words = ["--out", str(tmp_path / "page.html")]
     output = invoke(*map(str, runs), *words).output
     rows = [text.split() for text in output.splitlines()]
     assert ["seconds", "a", "step", "a", "b"] in rows
     assert ["sampling", "2.000", "s", "(50.0%)", "–"] in rows
     assert "b: no step is finished yet" in output
     assert (tmp_path / "page.html").is_file()
-    assert (tmp_path / "figures" / "held-out-accuracy.svg").is_file()
     assert not (tmp_path / "report.html").exists()

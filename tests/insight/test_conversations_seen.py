@@ -97,7 +97,7 @@ def test_a_rule_by_turn_is_replayed_on_every_turn(run: Path) -> None:
 def test_the_report_shows_the_turns_of_a_random_policy(run: Path) -> None:
     drawn = {plot.name: figure for plot, figure in figures(read_runs([run]))}
     [turns] = drawn["turns"].lines
-    assert all(each is not None and each > 1 for each in turns.y)
+    assert all(each is not None and each > 1 for each in turns["y"])
 
 
 def test_the_page_has_what_was_read_before_the_token_that_follows(run: Path) -> None:

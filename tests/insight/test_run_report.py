@@ -12,10 +12,10 @@ from report_runs import HOSTILE, evaluation, step_line, write_run
 
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
+from rlobj.insight import Outcome
 from rlobj.insight.run_report import PLOTS, read_runs
-from rlobj.insight.run_report.figures import figures
+from rlobj.insight.run_report.figures import COLORS, Figure, figures
 from rlobj.insight.run_report.tables import different_settings, summary
-from rlobj.reporting import Figure, Mark, Target
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -41,12 +41,12 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     ]
     found = drawn(write_run(tmp_path / "run", lines))
     [held_out] = found["held-out-accuracy"].lines
-    assert (held_out.x, held_out.y) == ((0, 3), [0.25, 0.75])
-    assert held_out.low == pytest.approx([0.25 - 1.959964 * 0.01, 0.75 - 1.959964 * 0.01])
+    assert (held_out["x"], held_out["y"]) == ([0, 3], [0.25, 0.75])
+    assert held_out["low"] == [0.2304, 0.7304]  # four digits of 0.25 - 1.96 * 0.01
     [entropy] = found["entropy"].lines
-    assert (entropy.x, entropy.y) == ((1, 2, 3), [1 / (1 + 1 / 50), None, 1 / (1 + 3 / 50)])
+    assert (entropy["x"], entropy["y"]) == ([1, 2, 3], [0.9804, None, 0.9434])
     [touched] = found["touched"].lines
-    assert (touched.name, touched.x, touched.y) == ("dropped", (3,), [0.02])
+    assert (touched["name"], touched["x"], touched["y"]) == ("dropped", [3], [0.02])
     assert "kl" not in found
 
 
@@ -57,7 +57,7 @@ def test_the_target_of_a_gate_is_drawn_where_its_number_is(tmp_path: Path) -> No
         "X": {"kind": "gate", "target": "high"},
     }
     found = drawn(write_run(tmp_path / "run", objective={"controllers": gates}))
-    assert found["entropy"].targets == [Target(0.3, "target of W")]
+    assert found["entropy"].targets == [{"y": 0.3, "text": "target of W"}]
     assert found["reward"].targets == []
 
 
@@ -65,7 +65,7 @@ def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Pat
     lines = [step_line(i, **{"policy/kl_old": 2.0 if i == 7 else 0.0}) for i in range(1, 12)]
     run = write_run(tmp_path / "sick", lines)
     found = drawn(run, write_run(tmp_path / "well"))
-    assert found["kl"].marks == [Mark(7, "update-too-large", 0)]
+    assert found["kl"].marks == [{"x": 7, "text": "update-too-large", "color": COLORS[0]}]
     assert found["entropy"].marks == []
     page = rlobj.report(run).read_text("utf-8")
     assert "update-too-large" in page
@@ -89,14 +89,12 @@ def test_names_say_the_rule_that_ran_and_not_the_preset(tmp_path: Path) -> None:
     assert [run.label for run in runs] == ["a", "x/run", "y/run"]
     clip = "clip(low=0.2, high=0.28)"
     reward = drawn(a, b, c)["reward"]
-    assert reward.caption == [f"a: drop {rule}", f"x/run: {clip}", f"y/run: {clip}"]
-    assert [line.name for line in reward.lines] == ["a", "x/run", "y/run"]
-    assert [line.run for line in reward.lines] == [0, 1, 2]
+    assert [line["name"] for line in reward.lines] == ["a", "x/run", "y/run"]
+    assert [line["color"] for line in reward.lines] == [*COLORS[:3]]
     dropping = [step_line(1, **{"tokens/dropped": 1})]
-    assert drawn(write_run(tmp_path / "d", dropping), a)["touched"].lines[0].name == "dropped: d"
+    assert drawn(write_run(tmp_path / "d", dropping), a)["touched"].lines[0]["name"] == "dropped: d"
     assert summary(runs)["rule"] == [f"drop {rule}", clip, clip]
-    alone = drawn(a)["reward"]
-    assert (alone.lines[0].name, alone.caption) == ("Reward", [f"drop {rule}"])
+    assert drawn(a)["reward"].lines[0]["name"] == "Reward"
     assert "<h1>Comparison of 2 runs</h1>" in rlobj.report([a, b]).read_text("utf-8")
     text = rlobj.report(a).read_text("utf-8")
     assert (
@@ -125,7 +123,7 @@ def test_the_summary_has_what_the_end_of_a_training_shows(tmp_path: Path) -> Non
     lines[-2] |= {"spurious/tokens": 5, "spurious/caught": 3, "spurious/dropped": 4}
     a = write_run(tmp_path / "a", lines)
     rows = summary(read_runs([a]))
-    measures = rlobj.insight.Outcome.read(a).measures()
+    measures = Outcome.read(a).measures()
     assert {name: rows[name] for name in measures} == {k: [v] for k, v in measures.items()}
     assert "entropy, first/last 2 steps" in rows
     rows = summary(read_runs([a, write_run(tmp_path / "c"), write_run(tmp_path / "b", lines[:1])]))
@@ -141,11 +139,7 @@ def test_where_files_are_written(tmp_path: Path) -> None:
     a, b = (write_run(tmp_path / "runs" / name, lines) for name in "ab")
     assert rlobj.report(a) == a / "report.html"
     assert rlobj.report([a, b]) == tmp_path / "runs" / "report.html"
-    assert rlobj.report(str(a), out=tmp_path / "x.html", figures=tmp_path / "f" / "g") == (
-        tmp_path / "x.html"
-    )
-    written = {path.name for path in (tmp_path / "f" / "g").iterdir()}
-    assert written == {"reward.svg", "reward.png"}
+    assert rlobj.report(str(a), out=tmp_path / "x.html") == tmp_path / "x.html"
     with pytest.raises(RunError, match="cannot write"):
         rlobj.report(a, out=tmp_path / "none" / "x.html")
 
@@ -169,8 +163,8 @@ def test_a_run_that_is_being_written_or_has_no_step_is_shown_beside_others(tmp_p
     page = rlobj.report([cut, empty])
     assert "empty: no step is finished yet" in page.read_text("utf-8")
     curves = drawn(cut, empty)
-    assert [line.run for line in curves["held-out-accuracy"].lines] == [0, 1]
-    assert [len(line.y) for line in curves["reward"].lines] == [5]
+    assert [line["name"] for line in curves["held-out-accuracy"].lines] == ["cut", "empty"]
+    assert [len(line["y"]) for line in curves["reward"].lines] == [5]
     (empty / "metrics.jsonl").write_text("[1]\n")
     with pytest.raises(DataError, match=r"metrics\.jsonl:1: damaged"):
         rlobj.report([cut, empty])
@@ -190,6 +184,14 @@ def test_runs_of_other_versions_are_shown_without_a_diagnosis(tmp_path: Path) ->
     assert rlobj.report([run.path for run in runs]).is_file()
 
 
+def test_no_two_lines_of_a_figure_look_the_same(tmp_path: Path) -> None:
+    lines = [step_line(1, **{"controller/a": 1.0, "controller/b": 2.0})]
+    runs = [write_run(tmp_path / str(i), lines) for i in range(8)]
+    for name, chosen in (("reward", runs), ("controllers", runs[:6]), ("controllers", runs[:1])):
+        looks = [(line["color"], line["dash"]) for line in drawn(*chosen)[name].lines]
+        assert len({*looks}) == len(looks) == len(chosen) * (1 + (name == "controllers"))
+
+
 def test_hostile_values_and_names_are_numbers_or_text(tmp_path: Path) -> None:
     lines: list[Any] = [
         {**step_line(1), "train/grad_norm": math.inf},
@@ -201,7 +203,7 @@ def test_hostile_values_and_names_are_numbers_or_text(tmp_path: Path) -> None:
     rule = {"drop": HOSTILE, "controllers": {HOSTILE: {"target": 0.3}}}
     other = write_run(tmp_path / "other", lines, objective=rule, seed=HOSTILE)
     [reward, _] = drawn(evil, other)["reward"].lines
-    assert reward.x == (1, 4), "a list is no value"
+    assert reward["x"] == [1, 4], "a list is no value"
     assert len(drawn(evil)["rewards"].lines) <= 12
     text = rlobj.report([evil, other]).read_text("utf-8")
     for bad in ("<script>window", "<img src=x", "\x1b", "\u202e"):

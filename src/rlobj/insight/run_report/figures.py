@@ -1,22 +1,26 @@
 """The figures of a report: what each draws, and the curves of runs in it.
 
-An entry of figures.yaml makes a figure of the page and a file of `--figures`. To add one: add an
-entry.
+An entry of figures.yaml makes a figure. To add one: add an entry.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlobj.base.yaml import packaged_table
 from rlobj.insight.diagnosis.checks import CHECKS
 from rlobj.insight.numbers import Z95
 from rlobj.insight.run_report.runs import Run
-from rlobj.reporting import Figure, Line, Mark, Target, visible
+from rlobj.reporting import visible
 from rlobj.runs.metrics import MEASURES
 
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito 2008: colours that people with any kind of colour blindness can tell apart."""
+DASHES = ((), (6, 2), (2, 2), (8, 2, 2, 2), (4, 4), (1, 3))
+"""Lengths of strokes and gaps in pixels; () is a solid line."""
 _MOST_LINES = 12
 """Curves of a run that a `*` may stand for."""
 
@@ -26,7 +30,7 @@ class Plot:
     """A figure before it has runs.
 
     Attributes:
-        name: of its file and of its anchor.
+        name: of its anchor.
         title: what is drawn.
         unit: of the y axis.
         metric: its name in metrics.jsonl. `*` stands for what each metric of the run has at its
@@ -47,6 +51,24 @@ PLOTS = [
 ]
 
 
+@dataclass(frozen=True)
+class Figure:
+    """What `drawFigures` of reporting/assets/figures.js draws.
+
+    Attributes:
+        name: of its anchor.
+        lines: curves: `name`, `color`, `dash`, places `x` and values `y`, with None for a gap; a
+            held-out number has the ends of its interval, `low` and `high`.
+        marks: findings, at the step `x`: `text` and `color`.
+        targets: horizontal lines: `y` and `text`.
+    """
+
+    name: str
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    targets: list[dict[str, Any]] = field(default_factory=list)
+
+
 def figures(runs: Sequence[Run]) -> list[tuple[Plot, Figure]]:
     """The figures that have a curve."""
     drawn = [(plot, _figure(plot, runs)) for plot in PLOTS]
@@ -54,24 +76,30 @@ def figures(runs: Sequence[Run]) -> list[tuple[Plot, Figure]]:
 
 
 def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
-    lines, compared = [], len(runs) > 1
+    """A run has a colour, and each of its curves a dash; the curves of a single run have both."""
+    figure, compared = Figure(plot.name), len(runs) > 1
     for number, run in enumerate(runs):
-        for metric, label in _metrics(plot.metric, run).items():
+        for i, (metric, label) in enumerate(_metrics(plot.metric, run).items()):
             curve = _curve(run, metric)
-            name = ": ".join(filter(None, (label, run.label if compared else "")))
+            name = ": ".join(filter(None, (label, run.label if compared else ""))) or plot.title
+            color = number if compared else i
+            dash = DASHES[(i + number // len(COLORS)) % len(DASHES)]
             if any(value is not None for value in curve["y"]):
-                lines.append(Line(name or plot.title, **curve, run=number if compared else None))
-    targets = [target for run in runs for target in _targets(plot, run)]
-    rules = [(run.label if compared else "", run.rule) for run in runs]
-    return Figure(
-        name=plot.name,
-        title=plot.title,
-        unit=plot.unit,
-        lines=lines,
-        marks=[mark for number, run in enumerate(runs) for mark in _marks(plot, run, number)],
-        targets=list(dict.fromkeys(targets)),
-        caption=[": ".join(filter(None, label_and_rule)) for label_and_rule in rules],
-    )
+                look = {"name": name, "color": _color(color), "dash": dash}
+                figure.lines.append(look | curve)
+        readers = {row.name for row in CHECKS if plot.metric in row.reads} - {"inert-setting"}
+        figure.marks.extend(
+            {"x": finding.since, "text": finding.name, "color": _color(number)}
+            for finding in run.findings
+            if finding.name in readers
+        )
+        if plot.name == "entropy":
+            figure.targets.extend(_targets(run))
+    return figure
+
+
+def _color(number: int) -> str:
+    return COLORS[number % len(COLORS)]
 
 
 def _metrics(pattern: str, run: Run) -> dict[str, str]:
@@ -84,39 +112,32 @@ def _metrics(pattern: str, run: Run) -> dict[str, str]:
     return {name: visible(text, 60) for name, text in inner.items() if text}
 
 
-def _curve(run: Run, metric: str) -> dict[str, Any]:
+def _curve(run: Run, metric: str) -> dict[str, list[float | None]]:
     """Places and values of a metric, where a line has it; a held-out number has its interval."""
     lines = [line for line in run.lines if metric in line]
-    curve = {"x": tuple(line["step"] for line in lines), "y": [line[metric] for line in lines]}
+    curve = {"x": [line["step"] for line in lines], "y": [_short(line[metric]) for line in lines]}
     measure = {measure.key: measure for measure in MEASURES}.get(metric)
     if measure is not None:
         widths = [Z95 * measure.error(line) for line in lines]
-        ends = list(zip(curve["y"], widths, strict=True))
-        curve["low"] = [None if y is None else y - width for y, width in ends]
-        curve["high"] = [None if y is None else y + width for y, width in ends]
+        ends = list(zip((line[metric] for line in lines), widths, strict=True))
+        curve["low"] = [None if y is None else _short(y - width) for y, width in ends]
+        curve["high"] = [None if y is None else _short(y + width) for y, width in ends]
     return curve
 
 
-def _targets(plot: Plot, run: Run) -> list[Target]:
+def _short(value: float | None) -> float | None:
+    """Four significant digits; None for what is no finite number."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+def _targets(run: Run) -> list[dict[str, Any]]:
     """The entropies at which a gate of the objective opens."""
     objective = run.settings.get("objective")
     controllers = objective.get("controllers") if isinstance(objective, Mapping) else None
-    if plot.name != "entropy" or not isinstance(controllers, Mapping):
-        return []
     return [
-        Target(gate["target"], visible(f"target of {name}", 60))
-        for name, gate in controllers.items()
+        {"y": gate["target"], "text": visible(f"target of {name}", 60)}
+        for name, gate in (controllers.items() if isinstance(controllers, Mapping) else ())
         if isinstance(gate, Mapping)
         and gate.get("of") is None
         and isinstance(gate.get("target"), int | float)
-    ]
-
-
-def _marks(plot: Plot, run: Run, number: int) -> list[Mark]:
-    """The findings whose checks read the metric of the figure, and that began at some step."""
-    readers = {row.name for row in CHECKS if plot.metric in row.reads} - {"inert-setting"}
-    return [
-        Mark(finding.since, finding.name, number)
-        for finding in run.findings
-        if finding.name in readers
     ]

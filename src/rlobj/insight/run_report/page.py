@@ -8,12 +8,12 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from rlobj.base.errors import RunError, counted, reported
+from rlobj.base.errors import counted
 from rlobj.base.files import packaged, write_whole
 from rlobj.insight.run_report.figures import Plot, figures
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.insight.run_report.tables import Table, different_settings, summary, times
-from rlobj.reporting import figure_data, save_figure, visible
+from rlobj.reporting import visible
 from rlobj.reporting.pages import fill, html_table, pack, render_page
 from rlobj.runs.layout import run_paths
 
@@ -24,7 +24,6 @@ _FILE = "report.html"
 def report(
     runs: Path | str | Iterable[Path | str],
     out: Path | str | None = None,
-    figures: Path | str | None = None,
 ) -> Path:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
@@ -35,7 +34,6 @@ def report(
         runs: the folder of a run, or several of them.
         out: the file; None = report.html in the folder of a single run, or beside the first of
             several runs.
-        figures: a folder, made if needed, that gets each figure as SVG and PNG; None = none.
 
     Returns:
         The file.
@@ -50,23 +48,14 @@ def report(
         >>> rlobj.report(run).name
         'report.html'
     """
-    return write_report(read_runs(run_paths(runs)), out, figures)
+    return write_report(read_runs(run_paths(runs)), out)
 
 
-def write_report(
-    runs: Sequence[Run], out: Path | str | None = None, folder: Path | str | None = None
-) -> Path:
+def write_report(runs: Sequence[Run], out: Path | str | None = None) -> Path:
     """As `report`, for runs that are read already."""
     first = runs[0].path
     path = Path(out) if out is not None else (first if len(runs) == 1 else first.parent) / _FILE
     write_whole(path, _page(runs))
-    if folder is not None:
-        folder = Path(folder)
-        with reported(RunError, f"cannot write to {folder}", OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-        for _, figure in figures(runs):
-            for suffix in (".svg", ".png"):
-                save_figure(figure, folder / f"{figure.name}{suffix}")
     return path
 
 
@@ -84,7 +73,7 @@ def _page(runs: Sequence[Run]) -> bytes:
         "figures": "".join(_place(plot) for plot, _ in drawn),
         "times": _table(times(runs), runs),
     }
-    data = [figure_data(figure) for _, figure in drawn]
+    data = [vars(figure) for _, figure in drawn]
     return render_page(
         title,
         fill(_asset("assets/report.html"), parts),

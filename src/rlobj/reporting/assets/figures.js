@@ -1,5 +1,5 @@
 "use strict";
-/* drawFigures(figures) draws what Python's `figure_data` describes into the elements that have their
+/* drawFigures(figures) draws what Python's `run_report.figures` describes into the elements that have their
    names, <figure id="figure-NAME"> with a .plot. All share a cursor, a zoom and the names that their
    legends hide. It returns a function that draws them again, given {smooth, log}: the steps of a
    running mean, and whether axes are logarithmic.
