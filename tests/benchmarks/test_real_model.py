@@ -68,5 +68,5 @@ def test_the_gguf_file_answers_in_its_chat_template_and_ends_with_its_end_token(
 
     result = evaluated(smollm2_file)
     assert "Paris" in result.rows[0]["responses"][0]
-    assert result.benchmarks["problems"].summary.numbers["truncated"] == 0
+    assert result.benchmarks["problems"].numbers["truncated"] == 0
     assert result.rows == evaluated(smollm2).rows

@@ -110,7 +110,7 @@ def test_tools_are_offered_and_named_in_the_settings(tools: Any) -> None:
     result = rlobj.evaluate(**given, tools=tools, reward="exact", template="{prompt}")
     named = result.settings["benchmarks"]["problems"]["environment"]["tools"]
     assert named == ["calculator", "python" if isinstance(tools, str) else "<Python object: add>"]
-    [problems] = [each.graded.problems for each in result.benchmarks.values()]
+    [problems] = [each.problems for each in result.benchmarks.values()]
     assert {len(x.turns) for each in problems for x in each.responses} == {1}
     assert result.accuracy == 0
     plain = rlobj.evaluate(**given, reward="exact", template="{prompt}")
@@ -136,7 +136,7 @@ def test_a_cut_conversation_without_a_verdict_counts_as_wrong(model):
     """The calculator judges the answer, and half of these conversations have none."""
     result = evaluated(model, environment="calculator")
     assert result.accuracy == 0
-    [problems] = [each.graded.problems for each in result.benchmarks.values()]
+    [problems] = [each.problems for each in result.benchmarks.values()]
     verdicts = {
         (x.finish, y.correct) for p in problems for x, y in zip(p.responses, p.grades, strict=True)
     }

@@ -16,7 +16,7 @@ from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.identity import differences, fingerprint, model_identity, require_same
 from rlobj.evaluation.problem_sets import (
     LONGEST,
-    Overrides,
+    Caller,
     Problems,
     ProblemSet,
     named_problems,
@@ -45,9 +45,9 @@ def asked(
 ) -> list[ProblemSet]:
     """The problem sets; `settings` are by flag, (dotted path, value)."""
     given = [(flag, nested(*pair)) for flag, pair in (settings or {}).items()]
-    overrides = Overrides([*(layers or []), *given], protocol, data_dir)
+    caller = Caller([*(layers or []), *given], protocol, data_dir)
     names = named_problems(on)
-    return problem_sets(names, find_model(model, problems=names).layer, overrides)
+    return problem_sets(names, find_model(model, problems=names).layer, caller)
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
     assert "reward/accuracy" in line
     found = rlobj.evaluate(tmp_path / "a", on=rows, settings={"evaluation.samples": 2})
     [benchmark] = found.benchmarks.values()
-    assert math.isfinite(benchmark.summary.estimate.mean)
+    assert math.isfinite(benchmark.estimate.mean)
     save_classifier(folder, seed=4)
     for go_on in (
         lambda: rlobj.resume(tmp_path / "b", settings={"training.steps": 3}),

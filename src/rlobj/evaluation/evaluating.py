@@ -6,31 +6,31 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import Argument, ConfigError, Message
-from rlobj.base.paths import file_name, located, nearby
+from rlobj.base.errors import Argument, ConfigError
+from rlobj.base.paths import file_name, nearby
 from rlobj.base.seeds import seed_generators
 from rlobj.base.targets import object_name, object_text
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import open_conversations
 from rlobj.conversations.settings import named_tools
-from rlobj.data import Chat, Problem, format_prompt
-from rlobj.data.problems import digest
+from rlobj.data import Problem, format_prompt
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
 from rlobj.evaluation.identity import fingerprint, model_identity, module_identity, require_same
 from rlobj.evaluation.problem_sets import (
-    Overrides,
+    Caller,
     Problems,
     ProblemSet,
     named_problems,
     problem_sets,
 )
 from rlobj.evaluation.progress import followed
-from rlobj.evaluation.protocols import Protocol, find_protocol
+from rlobj.evaluation.protocols import find_protocol
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import open_keys, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
@@ -155,7 +155,14 @@ def evaluate(
             f"--processes {processes}",
         )
     tools = None if tools is None else named_tools(tools)
-    objects = _objects(reward, environment, tools)
+    objects: dict[str, Any] = {"reward": reward, "environment": environment}
+    for name, value in objects.items():
+        if not (value is None or isinstance(value, str) or callable(value)):
+            raise ConfigError(
+                f"{name} is {value!r}; expected a name, 'file.py:NAME', or a function or class"
+            )
+    objects = {name: value if callable(value) else None for name, value in objects.items()}
+    objects["tools"] = tools if any(map(callable, tools or ())) else None
     arguments = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
@@ -172,38 +179,21 @@ def evaluate(
     if isinstance(settings, Mapping):
         settings = [(path, nested(path, value)) for path, value in settings.items()]
     layers = [(name, nested(*pair)) for name, pair in arguments.items() if pair[1] is not None]
-    paper = None if protocol is None else find_protocol(protocol)
-    folder = None if data_dir is None else Path(data_dir)
-    overrides = Overrides(_with_environment([*settings, *layers]), paper, folder)
     names = named_problems(on)
     source = find_model(model, tokenizer, names, checkpoint)
-    sets = problem_sets(names, source.layer, overrides)
+    caller = Caller(
+        _with_environment([*settings, *layers]),
+        None if protocol is None else find_protocol(protocol),
+        None if data_dir is None else Path(data_dir),
+    )
+    sets = problem_sets(names, source.layer, caller)
     for problem_set in () if trust else sets:
-        require_trust(source.name, settings_of(problem_set.config), merged(overrides.layers))
+        require_trust(source.name, settings_of(problem_set.config), merged(caller.layers))
     sets = [dataclasses.replace(problem_set, **objects) for problem_set in sets]
+    out = out if out in (None, AUTO) else Path(out).absolute()
     team = Team(alone=processes == 1 or out is None)
-    if team.rank:
-        callback = None
-    with followed(callback, progress) as callback:
-        return _run(source, sets, overrides, out, team, callback)
-
-
-def _objects(reward: Any, environment: Any, tools: Any) -> dict[str, Any]:
-    """The Python objects among the arguments.
-
-    Raises:
-        ConfigError: one of another type.
-    """
-    expected = {
-        "reward": "a name, 'file.py:function' or a function",
-        "environment": "a name, 'file.py:Class', or a class or function that makes one",
-    }
-    objects = {"reward": reward, "environment": environment}
-    for name, value in objects.items():
-        if not (value is None or isinstance(value, str) or callable(value)):
-            raise ConfigError(f"{name} is {value!r}; expected {expected[name]}")
-    functions = {k: value if callable(value) else None for k, value in objects.items()}
-    return {**functions, "tools": tools if any(map(callable, tools or ())) else None}
+    with followed(None if team.rank else callback, progress) as callback:
+        return _Evaluation(EvaluationSpec(source, sets, caller, out), team, callback).run()
 
 
 def _with_environment(layers: list[Layer]) -> list[Layer]:
@@ -226,123 +216,192 @@ def _name(value: str | Callable[..., Any]) -> str:
     return value if isinstance(value, str) else object_text(object_name(value))
 
 
-def _run(
-    source: ModelSource,
-    sets: Sequence[ProblemSet],
-    overrides: Overrides,
-    out: Path | str | None,
-    team: Team,
-    callback: EvaluationCallback,
-) -> EvaluationResult:
-    callback.started(source.name)
-    if imported := imports({"sets": [settings_of(problem_set.config) for problem_set in sets]}):
-        callback.noted(imported)
-    limits = merged(overrides.layers).get("environment", {}).keys() - {"target", "tools"}
-    if limits and not any(problem_set.config.environment.active for problem_set in sets):
-        callback.noted(unread_environment(sorted(limits)), warning=True)
-    for doubt in {doubt for problem_set in sets for doubt in unread_breaks(problem_set.config)}:
-        callback.noted(doubt, warning=True)
-    home = Path.cwd()  # the code of a reward may leave it
-    out = out if out in (None, AUTO) else home / out
-    for problem_set in sets:
-        refuse_tools(problem_set.config)
-        with contextlib.closing(problem_set.open_grader()) as grader:
-            grader.check(problem_set.problems)
-    model = source.locate()
-    if isinstance(model, str) and Path.cwd() != home:
-        model = located(model, home)
-    if out != AUTO and not team.rank:
-        Samples(out).require_free()
-    with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(open_engine(sets[0].config, model, source.tokenizer))
-        sets = [_fitted(problem_set, engine, source, callback) for problem_set in sets]
-        held = {s.name: stack.enter_context(_conversations(s, engine)) for s in sets}
-        for problem_set in sets:
-            if (conversations := held[problem_set.name]) is not None:
-                conversations.check(problem_set.problems)
-        recorded = {s.name: _settings(s, engine, overrides.protocol) for s in sets}
-        name = {"name": source.name, **_identity(model, out)}
-        settings = {"model": name, "engine": engine.settings, "benchmarks": recorded}
-        if out == AUTO:
-            out = home / "evals" / _folder_name(source.name, settings)
-        samples = Samples(out, team.rank)
-        where = {} if samples.path is None else {"folder": str(nearby(samples.path))}
-        if team.size > 1:
-            where["processes"] = f"{team.size}; the progress is that of the first"
-        policy = engine.facts["policy"]  # or its name, where that is a folder of the cache
-        policy = policy if source.name in policy else policy.replace(str(model), source.name)
-        callback.ready({**engine.facts, "policy": policy, **where})
-        if not team.rank:
-            stack.enter_context(samples.locked())
-            _begin(samples, settings, sets, callback)
-        team.meet()
-        try:
-            _evaluate(samples, engine, sets, held, team, callback)
-        except KeyboardInterrupt:
-            samples.read()
-            callback.interrupted(len(samples.responses), sum(s.total for s in sets))
-            raise
-    team.meet()
-    if team.rank:
-        samples.read()
-    return publish(samples, callback)
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """What is evaluated, with all settings.
 
-
-def _fitted(
-    problem_set: ProblemSet, engine: Engine, source: ModelSource, callback: EvaluationCallback
-) -> ProblemSet:
-    """Check that the model can read every prompt, before a folder is made.
-
-    A default of `max_tokens` is lowered to what the model's context leaves.
-
-    Raises:
-        ConfigError: a prompt that does not fit, or no prompt that the tokenizer can read.
+    Attributes:
+        source: the model.
+        sets: the problems.
+        caller: what was set for all of them.
+        out: the folder; AUTO = one whose name belongs to the settings; None = in memory.
     """
-    config, context = problem_set.config, engine.context
-    prompts = list(map(engine.encoder(config.data.template), problem_set.problems))
-    longest, count = max(map(len, prompts)), len(prompts)
-    unread = sum(engine.unknown in prompt for prompt in prompts)
-    reason = ""
-    if unread == count:
-        reason = Message(
-            "every prompt has characters that its tokenizer does not know, in the problem or in "
-            "the text around it, ",
-            Argument("template", "TEXT"),
-        )
-    elif context is not None and longest >= context:
-        long = sum(len(prompt) >= context for prompt in prompts)
-        reason = (
-            f"its context has {context} tokens, and {long} of {count} prompts leave no room for a "
-            f"response (the longest has {longest} tokens)"
-        )
-    if reason:
-        advice = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
-        raise ConfigError(
-            f"{source.name} cannot answer {problem_set.name}: ",
-            reason,
-            ". ",
-            *(advice if "data" in source.layer[1] else ()),
-            "Otherwise name another model, or a file with problems that fit: ",
-            Argument("on", "FILE"),
-        )
-    if unread:
-        doubt = f"{unread} of {count} prompts have characters unknown to the tokenizer"
-        callback.noted(f"{problem_set.name}: {doubt}", warning=True)
-    room = 0 if context is None else context - longest
-    if problem_set.lower_to_context and 0 < room < config.sampling.max_tokens:
-        limit = f"at most {room} tokens per response, the rest of the context"
-        callback.noted(f"{problem_set.name}: {limit}")
-        sampling = config.sampling.model_copy(update={"max_tokens": room})
-        config = config.model_copy(update={"sampling": sampling})
-        return dataclasses.replace(problem_set, config=config)
-    check_prompts(prompts, config.sampling.max_tokens, context, f"model, on {problem_set.name}")
-    return problem_set
+
+    source: ModelSource
+    sets: list[ProblemSet]
+    caller: Caller
+    out: Path | str | None
+
+    def check(self, callback: EvaluationCallback) -> None:
+        """Find what is wrong before the model is loaded.
+
+        Raises:
+            ConfigError: a reward, tools or a folder that cannot be used.
+        """
+        if imported := imports({"sets": [settings_of(each.config) for each in self.sets]}):
+            callback.noted(imported)
+        limits = merged(self.caller.layers).get("environment", {}).keys() - {"target", "tools"}
+        if limits and not any(each.config.environment.active for each in self.sets):
+            callback.noted(unread_environment(sorted(limits)), warning=True)
+        for doubt in {doubt for each in self.sets for doubt in unread_breaks(each.config)}:
+            callback.noted(doubt, warning=True)
+        for problem_set in self.sets:
+            refuse_tools(problem_set.config)
+            with contextlib.closing(problem_set.open_grader()) as grader:
+                grader.check(problem_set.problems)
+        if self.out != AUTO:
+            Samples(self.out).require_free()
+
+
+class _Evaluation:
+    """An evaluation in one of its processes.
+
+    Args:
+        spec: what is evaluated.
+        team: this process, and the others.
+        callback: receives the events.
+    """
+
+    def __init__(self, spec: EvaluationSpec, team: Team, callback: EvaluationCallback) -> None:
+        self._spec, self._team, self._callback = spec, team, callback
+
+    def run(self) -> EvaluationResult:
+        spec, team, callback = self._spec, self._team, self._callback
+        callback.started(spec.source.name)
+        spec.check(callback)
+        model = spec.source.locate()
+        with contextlib.ExitStack() as stack:
+            engine = stack.enter_context(
+                open_engine(spec.sets[0].config, model, spec.source.tokenizer)
+            )
+            sets = [self._fitted(problem_set, engine) for problem_set in spec.sets]
+            held = {each.name: stack.enter_context(_conversations(each, engine)) for each in sets}
+            for problem_set in sets:
+                if (conversations := held[problem_set.name]) is not None:
+                    conversations.check(problem_set.problems)
+            settings = self._settings(model, engine, sets)
+            out = spec.out
+            if out == AUTO:
+                out = Path("evals", _folder_name(spec.source.name, settings))
+            samples = Samples(out, team.rank)
+            policy = engine.facts["policy"]  # or its name, where that is a folder of the cache
+            if spec.source.name not in policy:
+                policy = policy.replace(str(model), spec.source.name)
+            facts = {**engine.facts, "policy": policy}
+            if samples.path is not None:
+                facts["folder"] = str(nearby(samples.path))
+            if team.size > 1:
+                facts["processes"] = f"{team.size}; the progress is that of the first"
+            callback.ready(facts)
+            if not team.rank:
+                stack.enter_context(samples.locked())
+                _begin(samples, settings, sets, callback)
+            team.meet()
+            try:
+                self._sample(samples, engine, sets, held)
+            except KeyboardInterrupt:
+                samples.read()
+                callback.interrupted(len(samples.responses), sum(each.total for each in sets))
+                raise
+        team.meet()
+        if team.rank:
+            samples.read()
+        return publish(samples, callback)
+
+    def _fitted(self, problem_set: ProblemSet, engine: Engine) -> ProblemSet:
+        """Check that the model can read every prompt, before a folder is made.
+
+        A default of `max_tokens` is lowered to what the model's context leaves.
+
+        Raises:
+            ConfigError: a prompt that does not fit, or no prompt that the tokenizer can read.
+        """
+        config, context, name = problem_set.config, engine.context, problem_set.name
+        prompts = list(map(engine.encoder(config.data.template), problem_set.problems))
+        longest, count = max(map(len, prompts)), len(prompts)
+        unread = sum(engine.unknown in prompt for prompt in prompts)
+        if unread == count:
+            own = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
+            raise ConfigError(
+                f"{self._spec.source.name} cannot answer {name}: every prompt has characters that "
+                "its tokenizer does not know, in the problem or in the text around it, ",
+                Argument("template", "TEXT"),
+                ". ",
+                *(own if "data" in self._spec.source.layer[1] else ()),
+                "Otherwise name another model, or a file with problems that fit: ",
+                Argument("on", "FILE"),
+            )
+        if unread:
+            doubt = f"{unread} of {count} prompts have characters unknown to the tokenizer"
+            self._callback.noted(f"{name}: {doubt}", warning=True)
+        room = 0 if context is None else context - longest
+        if problem_set.lower_to_context and 0 < room < config.sampling.max_tokens:
+            limit = f"at most {room} tokens per response, the rest of the context"
+            self._callback.noted(f"{name}: {limit}")
+            sampling = config.sampling.model_copy(update={"max_tokens": room})
+            config = config.model_copy(update={"sampling": sampling})
+            return dataclasses.replace(problem_set, config=config)
+        check_prompts(prompts, config.sampling.max_tokens, context, f"model, on {name}")
+        return problem_set
+
+    def _settings(self, model: Any, engine: Engine, sets: Sequence[ProblemSet]) -> dict[str, Any]:
+        """Everything that changes a number, as settings.json keeps it."""
+        identity: dict[str, Any] = {"source": None}
+        if isinstance(model, str):
+            identity = {"source": model, **model_identity(model)}
+        elif self._spec.out is not None:
+            identity |= module_identity(model)
+        recorded = {each.name: each.recorded(engine, self._spec.caller.protocol) for each in sets}
+        name = {"name": self._spec.source.name, **identity}
+        return {"model": name, "engine": engine.settings, "benchmarks": recorded}
+
+    def _sample(
+        self,
+        samples: Samples,
+        engine: Engine,
+        sets: Sequence[ProblemSet],
+        held: Mapping[str, Conversations | None],
+    ) -> None:
+        """Sample and grade the missing responses; the first process takes over those of others."""
+        team, callback = self._team, self._callback
+        if team.rank:
+            samples.read()
+        todo = [(s, open_keys(samples, s.name, s.problems, s.count)) for s in sets]
+        team.meet()  # nothing is stored before every process knows what there is to do
+        for problem_set, keys in todo:
+            if not keys:
+                continue
+            config = problem_set.config
+            if config.evaluation.temperature == 0 and problem_set.count > 1:
+                doubt = f"at temperature 0 the {problem_set.count} responses of a problem are one"
+                callback.noted(f"{problem_set.name}: {doubt}", warning=True)
+            seed_generators(config.seed)
+            with problem_set.open_grader() as grader:
+                sample_and_grade(
+                    engine.sampler,
+                    engine.encoder(config.data.template),
+                    problem_set.problems,
+                    grader,
+                    problem_set.settings,
+                    count=problem_set.count,
+                    seed=config.seed,
+                    benchmark=problem_set.name,
+                    samples=samples,
+                    callback=callback,
+                    block=BLOCK.get(engine.settings["name"], LARGE_BLOCK),
+                    keys=team.share(keys),
+                    conversations=held[problem_set.name],
+                )
+        team.meet()
+        if not team.rank:
+            samples.take_over()
+            samples.read()
 
 
 def _conversations(problem_set: ProblemSet, engine: Engine) -> AbstractContextManager[Any]:
     """What holds the conversations of a set, or None: a response is one turn."""
     return open_conversations(
-        problem_set.environment_settings,
+        problem_set.config.environment,
         engine.sampler,
         engine.tokenizer,
         engine.chat,
@@ -351,36 +410,6 @@ def _conversations(problem_set: ProblemSet, engine: Engine) -> AbstractContextMa
         tools=problem_set.tools,
         context=problem_set.config.sampling.context,
     )
-
-
-def _identity(model: Any, out: Path | str | None) -> dict[str, Any]:
-    """Which weights are evaluated; those of a model object are hashed only for a folder."""
-    if isinstance(model, str):
-        return {"source": model, **model_identity(model)}
-    return {"source": None, **({} if out is None else module_identity(model))}
-
-
-def _settings(problem_set: ProblemSet, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
-    """Everything about a benchmark that changes a number, as settings.json keeps it."""
-    template = getattr(engine.tokenizer, "chat_template", None) if engine.chat else None
-    chat = engine.chat or Chat()
-    return {
-        "source": problem_set.source,
-        "problems": len(problem_set.problems),
-        "data": problem_set.data_digest,
-        "samples": problem_set.count,
-        "protocol": problem_set.protocol_name(protocol),
-        "seed": problem_set.config.seed,
-        **problem_set.settings.model_dump(mode="json"),
-        "template": problem_set.config.data.template,
-        "chat": engine.chat is not None,
-        "chat_template": None if template is None else digest(str(template))[:16],
-        **({"system": chat.system} if chat.system else {}),
-        **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
-        "reward": problem_set.config.rewards.recorded(),
-        **problem_set.environment_recorded(),
-        "notes": list(problem_set.notes),
-    }
 
 
 def _folder_name(model: str, settings: Mapping[str, Any]) -> str:
@@ -420,46 +449,3 @@ def _begin(
         if drawn := sum(name == problem_set.name for name, _, _ in samples.responses):
             total = f"{problem_set.total:,}"
             callback.noted(f"{problem_set.name}: {drawn:,} of {total} responses are there already")
-
-
-def _evaluate(
-    samples: Samples,
-    engine: Engine,
-    sets: Sequence[ProblemSet],
-    held: Mapping[str, Conversations | None],
-    team: Team,
-    callback: EvaluationCallback,
-) -> None:
-    """Sample and grade the missing responses; the first process takes over those of the others."""
-    if team.rank:
-        samples.read()
-    todo = [(s, open_keys(samples, s.name, s.problems, s.count)) for s in sets]
-    team.meet()  # nothing is stored before every process knows what there is to do
-    for problem_set, keys in todo:
-        if not keys:
-            continue
-        config = problem_set.config
-        if config.evaluation.temperature == 0 and problem_set.count > 1:
-            doubt = f"at temperature 0 the {problem_set.count} responses of a problem are one"
-            callback.noted(f"{problem_set.name}: {doubt}", warning=True)
-        seed_generators(config.seed)
-        with problem_set.open_grader() as grader:
-            sample_and_grade(
-                engine.sampler,
-                engine.encoder(config.data.template),
-                problem_set.problems,
-                grader,
-                problem_set.settings,
-                count=problem_set.count,
-                seed=config.seed,
-                benchmark=problem_set.name,
-                samples=samples,
-                callback=callback,
-                block=BLOCK.get(engine.settings["name"], LARGE_BLOCK),
-                keys=team.share(keys),
-                conversations=held[problem_set.name],
-            )
-    team.meet()
-    if not team.rank:
-        samples.take_over()
-        samples.read()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from rlobj.base.digests import files_digest
 from rlobj.base.errors import Argument, ConfigError, DataError, nearest
 from rlobj.base.paths import path_of
 from rlobj.base.targets import require_file
-from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.data import Problem, load_problems
+from rlobj.data import Chat, Problem, load_problems
 from rlobj.data.benchmarks import BENCHMARKS, GROUPS, load_benchmark
 from rlobj.data.gym import REWARD, is_gym
 from rlobj.data.problems import digest
 from rlobj.data.sources import NAMED_SOURCES, source_names
 from rlobj.data.tasks import TASKS
+from rlobj.evaluation.engines import Engine
 from rlobj.evaluation.protocols import Protocol
 from rlobj.rewards import Grader, function_grader
 from rlobj.samplers import Distribution, SamplingSettings
@@ -43,8 +43,8 @@ Problems = str | Path | Sequence[str | Path] | Iterable[Mapping[str, Any]] | Non
 
 
 @dataclass(frozen=True)
-class Overrides:
-    """What a user sets for all problems.
+class Caller:
+    """What the caller sets for all problems.
 
     Attributes:
         layers: (where it comes from, partial RunConfig), later over earlier. `data.template` is
@@ -100,7 +100,6 @@ class ProblemSet:
             names.
         tools: names and Python functions that the policy may call, in place of those that `config`
             names.
-        home: the folder from which `config` names files; code of a reward may leave it.
     """
 
     name: str
@@ -112,31 +111,13 @@ class ProblemSet:
     reward: Callable[..., Any] | None = None
     environment: Callable[[], Any] | None = None
     tools: Sequence[str | Callable[..., Any]] | None = None
-    home: Path = field(default_factory=Path.cwd)
 
     def open_grader(self) -> Grader:
         """The grader, to be entered with `with`."""
         if self.reward is None:
-            return self.config.rewards.seen_from(self.home).open()
+            return self.config.rewards.seen_from(Path.cwd()).open()
         name = getattr(self.config.rewards, "target", "reward")
         return function_grader(self.reward, name, self.config.rewards)
-
-    @property
-    def environment_settings(self) -> EnvironmentSettings:
-        """Who answers the policy; files are named from the root."""
-        return self.config.environment.seen_from(self.home)
-
-    def environment_recorded(self) -> dict[str, Any]:
-        """The settings of an environment that change numbers, with a hash of the files of its code,
-        by the name `environment`; nothing if there is none."""
-        if not self.config.environment.active:
-            return {}
-        environment = self.environment_settings.model_dump(mode="json")
-        targets = named_code({"environment": environment})
-        code = [require_file(target) for target in targets if ".py:" in target]
-        hidden = {"workers", "at_limit"}
-        recorded = self.config.environment.model_dump(mode="json", exclude=hidden)
-        return {"environment": recorded | ({"code": files_digest(code)} if code else {})}
 
     @property
     def count(self) -> int:
@@ -163,41 +144,67 @@ class ProblemSet:
         )
         return digest("".join(rows))[:16]
 
-    def protocol_name(self, protocol: Protocol | None) -> str | None:
+    def recorded(self, engine: Engine, protocol: Protocol | None) -> dict[str, Any]:
+        """Everything about the set that changes a number, as settings.json keeps it."""
+        chat = engine.chat or Chat()
+        template = getattr(engine.tokenizer, "chat_template", None) if engine.chat else None
+        return {
+            "source": self.source,
+            "problems": len(self.problems),
+            "data": self.data_digest,
+            "samples": self.count,
+            "protocol": None if protocol is None else self._changed(protocol),
+            "seed": self.config.seed,
+            **self.settings.model_dump(mode="json"),
+            "template": self.config.data.template,
+            "chat": engine.chat is not None,
+            "chat_template": None if template is None else digest(str(template))[:16],
+            **({"system": chat.system} if chat.system else {}),
+            **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
+            "reward": self.config.rewards.recorded(),
+            **({"environment": self._environment()} if self.config.environment.active else {}),
+            "notes": list(self.notes),
+        }
+
+    def _changed(self, protocol: Protocol) -> str:
         """The protocol's name, with the settings that were changed."""
-        if protocol is None:
-            return None
         template = self.config.data.template
         used = {"samples": self.count, **self.settings.model_dump(), "template": template}
         original = asdict(protocol.for_benchmark(self.name))
         changed = [name for name, value in original.items() if used[name] != value]
         return f"{protocol.name}, but for {' and '.join(changed)}" if changed else protocol.name
 
+    def _environment(self) -> dict[str, Any]:
+        """The settings of an environment that change numbers, with a hash of its code's files."""
+        settings = self.config.environment
+        targets = named_code({"environment": settings.model_dump(mode="json")})
+        code = [require_file(target) for target in targets if ".py:" in target]
+        recorded = settings.model_dump(mode="json", exclude={"workers", "at_limit"})
+        return recorded | ({"code": files_digest(code)} if code else {})
 
-def problem_sets(
-    sources: Sequence[Any] | None, model: Layer, overrides: Overrides
-) -> list[ProblemSet]:
+
+def problem_sets(sources: Sequence[Any] | None, model: Layer, caller: Caller) -> list[ProblemSet]:
     """Read and check all problems and settings, before anything is sampled.
 
     Args:
         sources: what `named_problems` gives.
         model: the settings that come with the model.
-        overrides: what the user sets.
+        caller: what the user sets.
 
     Raises:
         ConfigError: settings that are not possible.
         DataError: problems that cannot be read.
     """
     if sources is None:
-        return [_held_out(model, overrides)]
+        return [_held_out(model, caller)]
     if sources and isinstance(sources[0], Mapping):
-        config = build_config([model, ("on", _source_settings(ROWS)), *overrides.above(ROWS)])
+        config = build_config([model, ("on", _source_settings(ROWS)), *caller.above(ROWS)])
         problems = load_problems(
             config.data, "train", sources, answers=config.rewards.needs_answers
         )
-        notes = overrides.notes
+        notes = caller.notes
         return [ProblemSet(ROWS, config, problems, "rows given in Python", notes)]
-    sets = [_named(name, model, overrides) for name in sources]
+    sets = [_named(name, model, caller) for name in sources]
     counts = Counter(problem_set.name for problem_set in sets)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
         raise ConfigError(
@@ -237,7 +244,7 @@ def _split(on: str) -> list[str]:
     return names
 
 
-def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
+def _named(name: str, model: Layer, caller: Caller) -> ProblemSet:
     names = [*BENCHMARKS, *GROUPS, *TASKS, *NAMED_SOURCES]
     is_source = is_gym(name) or path_of(name).exists() or "/" in name or Path(name).suffix
     if name not in names and not is_source:
@@ -247,17 +254,17 @@ def _named(name: str, model: Layer, overrides: Overrides) -> ProblemSet:
             f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
             f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name",
         )
-    above = overrides.above(name)
+    above = caller.above(name)
     config = build_config([model, (f"on={name}", _source_settings(name)), *above])
     if name in BENCHMARKS:
         limited = any("max_tokens" in layer.get("sampling", {}) for _, layer in above)
-        return _published(name, config, overrides, lower_to_context=not limited)
+        return _published(name, config, caller, lower_to_context=not limited)
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
     problems = load_problems(config.data, "train", answers=config.rewards.needs_answers)
-    return ProblemSet(_short(name), config, problems, name, overrides.notes)
+    return ProblemSet(_short(name), config, problems, name, caller.notes)
 
 
-def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
+def _held_out(model: Layer, caller: Caller) -> ProblemSet:
     """A run's own test problems, with the run's settings."""
     if "data" not in model[1]:
         name = model[1]["model"]["name"]
@@ -272,7 +279,7 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
             "own problems.",
         )
     test = model[1]["data"].get("test")
-    above = overrides.above(test)
+    above = caller.above(test)
     config = build_config([model, *above])
     typed = any("template" in layer.get("data", {}) for _, layer in above)
     template = config.data.template if typed else config.data.template_for_tests
@@ -281,19 +288,19 @@ def _held_out(model: Layer, overrides: Overrides) -> ProblemSet:
     data = config.data.model_copy(update={"template": template, "test_template": for_tests})
     config = config.model_copy(update={"data": data})
     if test in BENCHMARKS:
-        return _published(test, config, overrides, lower_to_context=False)
+        return _published(test, config, caller, lower_to_context=False)
     source = ", ".join(source_names(test or data.source))
     problems = load_problems(data, "test", answers=config.rewards.needs_answers)
     several = "" if test else "+".join(data.weights)
     name = source if source in TASKS else f"{several or _short(source)} (held out)"
-    return ProblemSet(name, config, problems, source, overrides.notes)
+    return ProblemSet(name, config, problems, source, caller.notes)
 
 
 def _published(
-    name: str, config: RunConfig, overrides: Overrides, *, lower_to_context: bool
+    name: str, config: RunConfig, caller: Caller, *, lower_to_context: bool
 ) -> ProblemSet:
-    loaded = load_benchmark(name, data_dir=overrides.data_dir, limit=config.data.limit)
-    notes = (*loaded.notes, *overrides.notes)
+    loaded = load_benchmark(name, data_dir=caller.data_dir, limit=config.data.limit)
+    notes = (*loaded.notes, *caller.notes)
     return ProblemSet(name, config, loaded.problems, loaded.source, notes, lower_to_context)
 
 
