@@ -13,7 +13,7 @@ from test_recorder import observed_of, record
 from tiny import tiny_config
 
 from rlobj import ConfigError
-from rlobj.runs.reading import checked_files, read_records
+from rlobj.runs.reading import read_records
 from rlobj.runs.samples import read_samples
 from rlobj.runs.tables import read_tables
 from rlobj.training import run_training
@@ -47,7 +47,8 @@ def refused(match, *arguments, read=read_records):
 
 def test_a_missing_folder_an_empty_one_and_a_wrong_name_are_refused(run, tmp_path):
     refused("nowhere is not a run: there is no such folder", tmp_path / "nowhere")
-    refused("has no tables: no step was recorded yet", run, read=read_tables)
+    why = "no step was recorded yet, or the run has output.tables_every=0"
+    refused(f"has no tables: {why}", run, read=read_tables)
     refused(r"no column 'prop'.*prob", run, ["prop"])
 
 
@@ -127,18 +128,3 @@ def test_files_of_another_version_or_program_are_refused(run, metadata, message)
 def test_a_file_in_the_making_is_not_read(run):
     (run / "records" / ".step-000004.parquet.partial").write_bytes(b"half")
     assert set(read_records(run)["step"].to_pylist()) == {1, 2, 3}
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "why"),
-    [
-        ("records", "{records: 0}", "output.records=0 switched them off. Use output.records=1000"),
-        ("records", "{records: 9}", "no step was recorded yet"),
-        ("tables", "{tables_every: 0}", "output.tables_every=0 switched them off. Use"),
-    ],
-)
-def test_an_empty_folder_says_why_and_what_to_type(tmp_path, kind, settings, why):
-    (tmp_path / kind).mkdir()
-    (tmp_path / "config.resolved.yaml").write_text(f"output: {settings}")
-    with pytest.raises(ConfigError, match=f"has no {kind}: {why}"):
-        checked_files(tmp_path, kind)

@@ -78,11 +78,6 @@ def test_error_names_the_path_when_it_is_not_a_run(tmp_path):
     ):
         with pytest.raises(ConfigError, match=f"{name} is not a run: .*{reason}"):
             read_run_config(tmp_path / name)
-    (tmp_path / "stapo-1" / "config.resolved.yaml").write_text("")
-    for inside in ("stapo-1/config.resolved.yaml", "stapo-1/checkpoints"):
-        (tmp_path / "stapo-1" / "checkpoints").mkdir(exist_ok=True)
-        with pytest.raises(ConfigError, match=r"It is inside of a run: .*stapo-1$"):
-            read_run_config(tmp_path / inside)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
@@ -26,19 +26,14 @@ from rlobj.reporting import visible
 from rlobj.reporting.markdown import escaped, markdown_table
 from rlobj.runs.evaluation_samples import Samples
 
-VERIFIER = ".verifier"
-"""End of the name under which versions of the verifier are compared."""
-NAMED = 5
-"""Ids that a message names."""
 MOST_CHANGES = 20
 """Rows in a table of changes."""
 LONGEST = 60
 """Characters of an answer in a table."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A problem on which the two models' shares of right responses, or mean rewards, differ.
+class Change(NamedTuple):
+    """A problem that both models answered.
 
     Attributes:
         id: of the problem.
@@ -68,13 +63,10 @@ class Comparison:
 
     Attributes:
         benchmark: its name.
-        differences: d_i.
-        means: of p_i^A and p_i^B, over these problems only.
+        compared: the problems that both answered.
         shares: whether p_i are shares of right responses, and not rewards.
-        difference: mean of d_i; above 0 if A is better.
         p_value: of equally good models, two-sided.
         interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
-        changes: problems with d_i ≠ 0, largest difference first.
         only_a: ids of problems that only A answered, left out; only_b: only B.
         bounds: the difference if undecided responses of A are wrong and those of B right, and the
             other way round.
@@ -82,13 +74,10 @@ class Comparison:
     """
 
     benchmark: str
-    differences: tuple[float, ...] = field(repr=False)
-    means: tuple[float, float]
+    compared: tuple[Change, ...] = field(repr=False)
     shares: bool
-    difference: float
     p_value: float
     interval: estimators.Interval
-    changes: tuple[Change, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     bounds: tuple[float, float]
@@ -97,7 +86,28 @@ class Comparison:
     @property
     def problems(self) -> int:
         """Number of problems that are compared."""
-        return len(self.differences)
+        return len(self.compared)
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """d_i."""
+        return tuple(change.difference for change in self.compared)
+
+    @property
+    def difference(self) -> float:
+        """Mean of d_i; above 0 if A is better."""
+        return sum(self.differences) / self.problems
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Of p_i^A and p_i^B, over these problems only."""
+        return fmean(c.share_a for c in self.compared), fmean(c.share_b for c in self.compared)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Problems with d_i ≠ 0, largest difference first."""
+        changes = (change for change in self.compared if change.difference)
+        return tuple(sorted(changes, key=lambda change: -abs(change.difference)))
 
     @property
     def flips(self) -> tuple[Change, ...]:
@@ -123,59 +133,45 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         )
     sides = [[p for p in side.problems if says_right or p.rewards] for side in (a, b)]
     left, right = ({p.problem.id: p for p in side} for side in sides)
-    shared = [name for name in left if name in right]
-    _check_same(left, right, shared)
-    if not shared:
+    pairs = [(left[name], right[name]) for name in left if name in right]
+    if not pairs:
         raise DataError(
             f"Nothing to compare: of {len(left)} and {len(right)} problems of {a.benchmark!r} and "
             f"{b.benchmark!r}, none has the same id. Compare evaluations of the same benchmark."
         )
-    n, pairs = len(shared), [(left[name], right[name]) for name in shared]
-    changes = [Change(p.problem.id, p.value(says_right), q.value(says_right)) for p, q in pairs]
-    differences = tuple(change.difference for change in changes)
+    for part, word in (("prompt", "question"), ("answer", "gold answer")):
+        text = attrgetter(f"problem.{part}")
+        other = [p.problem.id for p, q in pairs if text(p).split() != text(q).split()]
+        if other:
+            raise DataError(
+                f"These are not the same problems: {len(other)} of {len(pairs)} ids have another "
+                f"{word} ({_named(other)}). Evaluate both models on the same file."
+            )
+    compared = [Change(p.problem.id, p.value(says_right), q.value(says_right)) for p, q in pairs]
+    differences = [change.difference for change in compared]
+    mean = sum(differences) / len(pairs)
     open_a, open_b = (
-        sum(problem.undecided / len(problem.grades) for problem in side) / n
+        sum(problem.undecided / len(problem.grades) for problem in side) / len(pairs)
         for side in zip(*pairs, strict=True)
     )
-    mean = sum(differences) / n
-    texts, other = (
+    texts, others = (
         [(name, r.id, r.text) for name, p in of.items() for r in p.responses]
         for of in (left, right)
     )
-    means = fmean(change.share_a for change in changes), fmean(change.share_b for change in changes)
     return Comparison(
-        benchmark=a.benchmark,
-        differences=differences,
-        means=means,
-        shares=says_right,
-        difference=mean,
-        **estimators.sign_flip_test(differences, largest=1 if says_right else math.inf)._asdict(),
-        changes=tuple(
-            sorted((c for c in changes if c.difference), key=lambda c: -abs(c.difference))
-        ),
+        a.benchmark,
+        tuple(compared),
+        says_right,
+        *estimators.sign_flip_test(differences, largest=1 if says_right else math.inf),
         only_a=tuple(name for name in left if name not in right),
         only_b=tuple(name for name in right if name not in left),
         bounds=(mean - open_b * says_right, mean + open_a * says_right),
-        regraded=tuple(pairs) if says_right and texts == other else (),
+        regraded=tuple(pairs) if says_right and texts == others else (),
     )
 
 
-def _check_same(
-    left: dict[str, GradedProblem], right: dict[str, GradedProblem], ids: list[str]
-) -> None:
-    for what, word in (("prompt", "question"), ("answer", "gold answer")):
-        text = attrgetter(f"problem.{what}")
-        other = [name for name in ids if text(left[name]).split() != text(right[name]).split()]
-        if other:
-            raise DataError(
-                f"These are not the same problems: {len(other)} of {len(ids)} ids have another "
-                f"{word} ({_named(other)}). Evaluate both models on the same file."
-            )
-
-
 def _named(ids: Sequence[str]) -> str:
-    rest = f", and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return ", ".join(repr(name) for name in ids[:NAMED]) + rest
+    return ", ".join(map(repr, ids[:5])) + (", ..." if len(ids) > 5 else "")
 
 
 @dataclass(frozen=True)
@@ -196,15 +192,16 @@ class EvaluationComparison:
 
     def to_markdown(self) -> str:
         """The differences, the problems that changed sides, and settings that differ."""
-        names = f"A: {escaped(self.a)}\n\nB: {escaped(self.b)}"
-        text = f"{names}\n\n{_markdown(self.benchmarks)}"
-        settings = [f"- {escaped(f'{n}: {a!r} in A, {b!r} in B')}" for n, a, b in self.settings]
-        if any(name.endswith(VERIFIER) for name, _, _ in self.settings):
-            settings += [
-                "\nOther versions of the verifier can give other verdicts. Grade both again, then "
+        parts = [f"A: {escaped(self.a)}", f"B: {escaped(self.b)}", *_markdown(self.benchmarks)]
+        if self.settings:
+            lines = [escaped(f"{n}: {a!r} in A, {b!r} in B") for n, a, b in self.settings]
+            parts += ["Settings that differ:", "\n".join(f"- {line}" for line in lines)]
+        if any(name.endswith(".verifier") for name, _, _ in self.settings):
+            parts.append(
+                "Other versions of the verifier can give other verdicts. Grade both again, then "
                 "compare again: `rlobj eval regrade DIR`"
-            ]
-        return "\n".join([text, "Settings that differ:\n", *settings, ""]) if settings else text
+            )
+        return "\n\n".join(parts) + "\n"
 
     _repr_markdown_ = to_markdown
 
@@ -236,7 +233,7 @@ def compare(
     for name in shared:
         a_of, b_of = (", ".join(of[name].verifiers) or "unknown" for of in (graded_a, graded_b))
         if a_of != b_of:
-            changed.append((f"{name}{VERIFIER}", a_of, b_of))
+            changed.append((f"{name}.verifier", a_of, b_of))
     return EvaluationComparison(name_a, name_b, comparisons, tuple(changed))
 
 
@@ -253,7 +250,7 @@ def _side(
     return str(side), samples.settings(), graded
 
 
-def _markdown(comparisons: Sequence[Comparison]) -> str:
+def _markdown(comparisons: Sequence[Comparison]) -> list[str]:
     """The paired differences of each benchmark, and the problems with the largest ones."""
     rewards = ", ".join(comparison.benchmark for comparison in comparisons if not comparison.shares)
     flips = any(comparison.shares for comparison in comparisons)
@@ -271,20 +268,24 @@ def _markdown(comparisons: Sequence[Comparison]) -> str:
     parts = [markdown_table(header, list(map(_row, comparisons)))]
     parts += map(escaped, filter(None, notes))
     changes = [(comparison, change) for comparison in comparisons for change in comparison.changes]
-    if changes:
-        changes.sort(key=lambda pair: -abs(pair[1].difference))
-        shown = [
-            [
-                *(f"{of.benchmark} {problem.id}", number(problem.share_a, of.shares)),
-                *(number(problem.share_b, of.shares), number(problem.difference, of.shares, "+")),
-                "flip" if problem in of.flips else "",
-            ]
-            for of, problem in changes[:MOST_CHANGES]
+    changes.sort(key=lambda pair: -abs(pair[1].difference))
+    rows = [
+        [
+            *(f"{of.benchmark} {change.id}", number(change.share_a, of.shares)),
+            *(number(change.share_b, of.shares), number(change.difference, of.shares, "+")),
+            "flip" if of.shares and change.is_flip else "",
         ]
-        parts.append(f"Problems with different shares ({len(shown)} of {len(changes):,}):")
-        parts.append(markdown_table(["problem", "A", "B", "A − B", ""], shown))
-    parts += _regraded([comparison for comparison in comparisons if comparison.regraded])
-    return "\n\n".join(parts) + "\n"
+        for of, change in changes
+    ]
+    parts += _largest("Problems with different shares", ["problem", "A", "B", "A − B", ""], rows)
+    return parts + _regraded([comparison for comparison in comparisons if comparison.regraded])
+
+
+def _largest(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of the first rows; nothing without rows."""
+    shown = rows[:MOST_CHANGES]
+    caption = f"{caption} ({len(shown)} of {len(rows):,}):"
+    return [caption, markdown_table(header, shown)] if rows else []
 
 
 def _regraded(comparisons: Sequence[Comparison]) -> list[str]:
@@ -308,11 +309,8 @@ def _regraded(comparisons: Sequence[Comparison]) -> list[str]:
     header = ["benchmark", "right to wrong", "wrong to right", "undecided once", "right in A or B"]
     caption = "Both graded the same responses. Changes from A to B, and percent right in A or B:"
     parts = [caption, markdown_table(header, counts)] if counts else []
-    if shown := changes[:MOST_CHANGES]:
-        header = ["problem", "sample", "gold", "answer", "A", "B"]
-        parts.append(f"Changed grades ({len(shown)} of {len(changes):,}):")
-        parts.append(markdown_table(header, shown))
-    return parts
+    header = ["problem", "sample", "gold", "answer", "A", "B"]
+    return parts + _largest("Changed grades", header, changes)
 
 
 def _notes(comparison: Comparison) -> list[str]:

@@ -37,8 +37,6 @@ def named_checkpoint(path: Path, name: str | None) -> Path:
         ConfigError: the run has no such checkpoint.
     """
     saved = checkpoints(path)
-    if not saved and not path.is_dir():
-        raise ConfigError(f"there is no folder {path}: the run is not there any more")
     if not saved:
         raise ConfigError(f"{path} has no checkpoint yet. {how_to_continue(path)}")
     named = {str(step_of(checkpoint)): checkpoint for checkpoint in saved} | {"newest": saved[-1]}

@@ -29,17 +29,14 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: the path is not the folder of a run, or another version of rlobj made the run.
     """
-    around = next(filter(is_run, path.absolute().parents), None)
-    inside = f". It is inside of a run: {around}" if around else ""
-    if there(path) and not path.is_dir():
-        raise ConfigError(f"{path} is not a run: it is a file, and a run is a folder{inside}")
     if not path.is_dir():
+        what = "it is a file, and a run is a folder" if there(path) else "there is no such folder"
         beside = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
         near = nearest(str(path), beside, spell_out=False)
-        raise ConfigError(f"{path} is not a run: there is no such folder.{near}")
+        raise ConfigError(f"{path} is not a run: {what}.{near}")
     if not is_run(path):
         below = sorted(str(other) for other in path.glob("*") if is_run(other))[-3:]
-        newest = f". Runs in it: {', '.join(below)}" if below else inside
+        newest = f". Runs in it: {', '.join(below)}" if below else ""
         raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{newest}")
     _refuse_other_formats(path)
     return read_yaml(path / CONFIG_FILE)

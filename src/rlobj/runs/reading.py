@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pyarrow
 
 from rlobj.base.arrow import DAMAGED, read_parquet, read_schema
-from rlobj.base.errors import ConfigError, Message, Setting, nearest, reported
+from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.files import parse_json
 from rlobj.base.paths import step_of, there
 from rlobj.runs.columns import COLUMNS, SCHEMA, SCHEMA_VERSION, VERSION_KEY
-from rlobj.runs.layout import is_run, table_files
+from rlobj.runs.layout import table_files
 
 UPDATES_KEY = "rlobj.record"
 """The key of the counts of a step's updates in the metadata of a file of the record."""
@@ -158,7 +158,10 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
     if not run.is_dir():
         raise ConfigError(f"{run} is not a run: there is no such folder")
     if not (files := table_files(run, kind)):
-        raise ConfigError(f"{run} has no {kind}: ", _why_empty(run, kind))
+        setting = {"records": "records", "tables": "tables_every"}[kind]
+        raise ConfigError(
+            f"{run} has no {kind}: no step was recorded yet, or the run has output.{setting}=0"
+        )
     if steps is not None:
         wanted = set(steps)
         present = {step_of(file) for file in files}
@@ -167,18 +170,6 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
             raise ConfigError(f"{files[0].parent} has no step {missing[0]}; it has {others}")
         files = [file for file in files if step_of(file) in wanted]
     return {file: _checked_schema(file) for file in files}
-
-
-def _why_empty(run: Path, kind: str) -> Message:
-    """Why a run has no file of a kind, and what to type so that a new one has, in a sentence."""
-    from rlobj.runs.configuration import read_settings
-
-    setting, default = {"records": ("records", 1000), "tables": ("tables_every", 10)}[kind]
-    output = read_settings(run).get("output") if is_run(run) else None
-    if isinstance(output, Mapping) and output.get(setting) == 0:
-        switched_off = f"output.{setting}=0 switched them off. Use "
-        return Message(switched_off, Setting(f"output.{setting}", default), " in a new run")
-    return Message("no step was recorded yet")
 
 
 def _checked_schema(file: Path) -> Any:

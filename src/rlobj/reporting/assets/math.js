@@ -53,7 +53,7 @@ const typeset = (() => {
     }
   }
 
-  return function typeset(element, text, done = () => {}) {
+  return function typeset(element, text) {
     const parts = pieces(text).map((part) => [make("span", {}, part.text), part]);
     element.replaceChildren(...parts.map(([span]) => span));
     const work = parts.filter(([, { math }]) => math !== undefined);
@@ -63,7 +63,6 @@ const typeset = (() => {
       const until = performance.now() + SLICE;
       while (work.length && performance.now() < until) draw(...work.shift());
       if (work.length) setTimeout(slice);
-      else done();
     })();
   };
 })();

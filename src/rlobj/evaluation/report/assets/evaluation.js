@@ -24,15 +24,6 @@
 
   // The grid
 
-  const previews = new IntersectionObserver((entries) => {
-    const inline = { $$: "$", "\\[": " \\(", "\\]": "\\) " }; // displays are taller than a line
-    for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
-      const preview = target.querySelector(".snippet");
-      typeset(preview, preview.textContent.replace(/\$\$|\\[[\]]/g, (mark) => inline[mark]));
-      previews.unobserve(target);
-    }
-  });
-
   function shareText(share, measure) {
     if (share === null) return "–";
     return measure === "percent right" ? (100 * share).toFixed(0) : share.toFixed(3);
@@ -57,7 +48,6 @@
       if (s !== undefined) open(row, s);
     };
     row.element = make("div", { class: "row", role: "row", click }, head, grid, snippet);
-    previews.observe(row.element);
     rows.push(row);
     return row.element;
   }
@@ -82,26 +72,15 @@
     });
   }
 
+  /* The arrows lead through the responses that are shown, and Enter opens one. */
   function moveInGrid(event, b) {
-    const cell = event.target.closest(".cell");
-    if (!cell) return;
-    const visible = visibleRows().filter((row) => row.b === b);
-    const at = visible.findIndex((row) => row.element.contains(cell));
-    if (at < 0) return;
-    const s = Number(cell.dataset.s);
-    const last = visible[at].cells.length - 1;
-    const moves = {
-      ArrowLeft: [at, s - 1], ArrowRight: [at, s + 1], ArrowUp: [at - 1, s], ArrowDown: [at + 1, s],
-      Home: [event.ctrlKey ? 0 : at, 0], End: [event.ctrlKey ? visible.length - 1 : at, Infinity],
-    };
-    if (event.key === "Enter" || event.key === " ") open(visible[at], s);
-    else if (!moves[event.key]) return;
-    else {
-      const [row, column] = moves[event.key];
-      if (column < 0 || (column > last && Number.isFinite(column))) return;
-      const cells = visible[row]?.cells;
-      cells?.[Math.min(column, cells.length - 1)].focus();
-    }
+    const rows = visibleRows().filter((row) => row.b === b);
+    const places = rows.flatMap((row) => row.cells.map((cell, s) => ({ row, s, cell })));
+    const at = places.findIndex(({ cell }) => cell === event.target);
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (at < 0 || !(by || event.key === "Enter")) return;
+    if (by) places[at + by]?.cell.focus();
+    else open(places[at].row, places[at].s);
     event.preventDefault();
   }
 
@@ -173,15 +152,11 @@
       ["seed", problem.seeds[s]],
     ].map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
     byId("verdict").replaceChildren(...facts);
-    const sibling = (other, i) => make("span", { class: `cell ${other}${i === s ? " here" : ""}`, "data-s": i });
-    byId("siblings").replaceChildren(...[...problem.verdicts].map(sibling));
     typeset(byId("problem"), problem.prompt);
     showResponse();
     if (!byId("reader").open) byId("reader").showModal();
     byId("reader").scrollTop = 0;
     byId("reader-title").focus({ preventScroll: true });
-    const address = [benchmarks[row.b].name, problem.id, problem.samples[s]];
-    history.replaceState(null, "", `#r/${address.map(encodeURIComponent).join("/")}`);
   }
 
   function showResponse() {
@@ -193,45 +168,23 @@
       typeset(element, "Not in this page; see samples.jsonl.");
     } else if (Array.isArray(text)) {
       typeset(element, "");
-      element.replaceChildren(...text.flatMap((turn, i) => turnElements(turn, i, () => mark(element))));
+      element.replaceChildren(...text.flatMap(turnElements));
     } else if (byId("source").checked) {
       typeset(element, ""); // ends what may still be drawn
       element.textContent = text;
-      mark(element);
     } else {
-      typeset(element, text, () => mark(element));
+      typeset(element, text);
     }
   }
 
   /* A turn of the policy, and what the environment answered. */
-  function turnElements({ text, observation, note }, number, done) {
+  function turnElements({ text, observation, note }, number) {
     const policy = make("div", { class: "said" });
-    typeset(policy, byId("source").checked ? "" : text, done);
+    typeset(policy, byId("source").checked ? "" : text);
     if (byId("source").checked) policy.textContent = text;
     const head = make("h4", {}, `policy, turn ${number}`, make("small", {}, note));
     if (!observation) return [head, policy];
     return [head, policy, make("h4", {}, "environment"), make("pre", { class: "heard" }, observation)];
-  }
-
-  /* Highlight what was searched for, where the browser can without touching the text. */
-  function mark(element) {
-    if (!window.Highlight) return;
-    CSS.highlights.delete("found");
-    const query = byId("query").value.trim();
-    if (!query) return;
-    const found = new RegExp(matcher(query).source, "gi");
-    const ranges = [];
-    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
-    for (let node; ranges.length < 1000 && (node = walker.nextNode()); ) {
-      if (node.parentElement.closest(".katex")) continue;
-      for (const hit of node.data.matchAll(found)) {
-        const range = new Range();
-        range.setStart(node, hit.index);
-        range.setEnd(node, hit.index + hit[0].length);
-        ranges.push(range);
-      }
-    }
-    CSS.highlights.set("found", new Highlight(...ranges));
   }
 
   function step(by) {
@@ -239,20 +192,6 @@
     const at = all.findIndex(({ row, s }) => row === current.row && s === current.s);
     const next = all[at + by];
     if (next) open(next.row, next.s);
-  }
-
-  function openFromAddress() {
-    const [kind, ...address] = location.hash.slice(1).split("/");
-    if (kind !== "r" || address.length !== 3) return;
-    let name, id, sample;
-    try {
-      [name, id, sample] = address.map(decodeURIComponent);
-    } catch {
-      return; // an address cut short
-    }
-    const row = rows.find(({ b, problem }) => benchmarks[b].name === name && problem.id === id);
-    const s = row ? row.problem.samples.indexOf(Number(sample)) : -1;
-    if (s >= 0) open(row, s);
   }
 
   function listen() {
@@ -268,10 +207,6 @@
     byId("next").addEventListener("click", () => step(1));
     byId("close").addEventListener("click", () => reader.close());
     byId("source").addEventListener("change", showResponse);
-    byId("siblings").addEventListener("click", (event) => {
-      const cell = event.target.closest(".cell");
-      if (cell) open(current.row, Number(cell.dataset.s));
-    });
     reader.addEventListener("click", (event) => {
       if (event.target === reader) reader.close(); // beside it, on the backdrop
     });
@@ -282,15 +217,10 @@
         step(by);
       }
     });
-    reader.addEventListener("close", () => {
-      current.row.cells[current.s].focus();
-      history.replaceState(null, "", "#");
-    });
-    window.addEventListener("hashchange", openFromAddress);
+    reader.addEventListener("close", () => current.row.cells[current.s].focus());
   }
 
   buildGrids();
   filter();
   listen();
-  openFromAddress();
 })();
