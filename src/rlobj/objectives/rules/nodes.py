@@ -676,7 +676,10 @@ class Populated(Expr):
 
     @cached_property
     def level(self) -> Level:
-        return self.counted
+        """What selects or ranks has a value for each member of a population, and so has a statistic
+        by a column of one's own; by the others, each population has one."""
+        of_members = isinstance(self, Cut | MeanCut | Sample | Rank)
+        return self.counted if of_members or isinstance(self.by, Column) else self.by_level
 
     def own_columns(self) -> list[str]:
         return ["turn"] if Level.TURN in (self.by_level, self.counted) else []
@@ -811,10 +814,6 @@ class Quantile(Ranking, Number):
     def __str__(self) -> str:
         return _call(self, self.value, "quantile", self.q)
 
-    @cached_property
-    def level(self) -> Level:
-        return self.counted if isinstance(self.by, Column) else self.by_level
-
     def place(self, population: int) -> int:
         """The value's place from below, from 1; the lower one of two; 0 in an empty population."""
         rounding: Rounding = "linear" if self.interpolate else "ceil"
@@ -916,19 +915,10 @@ class Statistic(Populated):
     def __str__(self) -> str:
         return _call(self, self.of, self.statistic)
 
-    @cached_property
-    def level(self) -> Level:
-        """By a column of one's own, each member of a population has the value; by the others, each
-        population has one."""
-        return self.counted if isinstance(self.by, Column) else self.by_level
-
     @property
     def counted(self) -> Level:
         """The unit of the population: the finer one of the number's and of the population's."""
         return max(self.of.level, self.by_level, Level.RESPONSE)
-
-    def own_columns(self) -> list[str]:
-        return ["turn"] if self.by_level == Level.TURN else []
 
     def describe(self) -> str:
         return f"{self}: over {self.population()}"
@@ -940,10 +930,6 @@ class Aggregate(Statistic, Number):
 
 class Rank(Statistic, Number):
     """The place of each value in its population, from 0 to 1; see `Number.rank`."""
-
-    @cached_property
-    def level(self) -> Level:
-        return self.counted
 
 
 class Quantified(Statistic, Rule):
