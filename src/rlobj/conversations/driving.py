@@ -44,8 +44,6 @@ from rlobj.workers.pool import Failures
 from rlobj.workers.worker import NoReply
 
 _CLOSE_SECONDS = 5.0
-_TRIED = 64
-"""Problems whose openings are tried before a run."""
 _Place = tuple[int, int]
 """The number of a problem in a call, and that of the conversation about it."""
 
@@ -123,7 +121,6 @@ class Conversations:
         self._rendering, self._reader, self._text = rendering, reader, text
         limits = [limit for limit in (context, sampler.context) if limit is not None]
         self._context = min(limits, default=None)
-        self._limited = context is not None and context == self._context
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._failures = Failures("environment.max_failures", settings.max_failures)
@@ -208,8 +205,7 @@ class Conversations:
 
     async def _converse(self, call: _Call, problem: Problem, place: _Place) -> _Spoken:
         """Hold a conversation."""
-        environment = await self._made(problem)
-        spoken = await self._begun(environment, problem)
+        environment, spoken = await self._begun(problem)
         while not (spoken.turns and spoken.turns[-1].end):
             sample, left = await self._drawn(call, spoken, place)
             calls = self._reader.read(sample.tokens) if self._reader is not None else []
@@ -221,79 +217,38 @@ class Conversations:
         call.feed.leave()
         return spoken
 
-    async def _made(self, problem: Problem) -> Any:
-        """A new environment.
-
-        Raises:
-            RunError: it cannot be made.
-        """
-        name, on = "the environment cannot be made: it", f" on problem {problem.id!r}"
-        with _stopping():
-            return await called(self._opened, name, self.settings.deadline, on)
-
-    async def _begun(self, environment: Environment, problem: Problem) -> _Spoken:
-        """A new conversation.
+    async def _begun(self, problem: Problem) -> tuple[Any, _Spoken]:
+        """A new environment, and its conversation.
 
         Raises:
             NoRoom: its opening leaves no room for a turn.
             RunError: the environment failed.
         """
-        ids, messages = self._read_first(problem, await self._reset(environment, problem))
-        self._check_room(problem, ids)
-        return _Spoken(array("i", ids), messages)
-
-    def check(self, problems: Sequence[Problem]) -> None:
-        """Check that the longest openings leave room for a turn, before a run.
-
-        The problems with the longest texts are tried. An environment of the user's may open with
-        other messages: it is asked for those of a problem only if the prompt leaves no room.
-
-        Raises:
-            NoRoom: one leaves none.
-            RunError: the environment failed.
-        """
-        if self._context is None:
-            return
-        longest = sorted(problems, key=lambda problem: -len(self._text(problem)))[:_TRIED]
-        openings = [(self._read_first(problem, None)[0], problem) for problem in longest]
-        ids, problem = max(openings, key=lambda opening: len(opening[0]), default=((), None))
-        if problem is None or len(ids) < self._context:
-            return
-        work = asyncio.run_coroutine_threadsafe(self._opening(problem), self._running())
-        self._check_room(problem, work.result())
-
-    async def _opening(self, problem: Problem) -> Sequence[int]:
-        said = await self._reset(await self._made(problem), problem)
-        return self._read_first(problem, said)[0]
-
-    def _read_first(
-        self, problem: Problem, said: Sequence[Message] | None
-    ) -> tuple[list[int], list[Message]]:
-        """The token ids that the policy reads first, and the messages that they are."""
+        name, on = "the environment cannot be made: it", f" on problem {problem.id!r}"
+        with _stopping():
+            environment = await called(self._opened, name, self.settings.deadline, on)
+        said = await self._reset(environment, problem)
         prompt = [{"role": "user", "content": self._text(problem)}]
         messages = prompt if said is None else [*said]
-        return self._rendering.opening(messages, trusted=said is None), messages
-
-    def _check_room(self, problem: Problem, ids: Sequence[int]) -> None:
-        """Check that an opening leaves room for a turn.
-
-        Raises:
-            NoRoom: it leaves none.
-        """
-        if self._context is None or len(ids) < self._context:
-            return
-        limit = f"the engine allows {self._context} tokens in a conversation"
-        advice = "Use an engine that allows more, or leave out long prompts: data.max_prompt_tokens"
-        if self._limited:
-            limit = f"sampling.context is {self._context}"
-            advice = (
-                f"Give sampling.context more than {len(ids)}, or leave out long prompts with "
+        ids = self._rendering.opening(messages, trusted=said is None)
+        if self._context is not None and len(ids) >= self._context:
+            raise NoRoom(
+                f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no "
+                f"room for a turn: a conversation may have {self._context} tokens. Raise "
+                "sampling.context, up to what the engine allows, or leave out long prompts with "
                 "data.max_prompt_tokens. A resumed run keeps both, so start a new one"
             )
-        raise NoRoom(
-            f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no room "
-            f"for a turn: {limit}. {advice}"
-        )
+        return environment, _Spoken(array("i", ids), messages)
+
+    def check(self, problems: Sequence[Problem]) -> None:
+        """Begin a conversation about the problem with the longest text, before a run.
+
+        Raises:
+            NoRoom: its opening leaves no room for a turn.
+            RunError: the environment failed.
+        """
+        for problem in sorted(problems, key=lambda problem: -len(self._text(problem)))[:1]:
+            asyncio.run_coroutine_threadsafe(self._begun(problem), self._running()).result()
 
     async def _reset(self, environment: Environment, problem: Problem) -> list[Message] | None:
         """The messages with which an environment begins.

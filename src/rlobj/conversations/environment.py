@@ -188,14 +188,6 @@ def size_of(messages: Sequence[Message]) -> int:
 
 
 def limited_messages(messages: Sequence[Message], most: int) -> list[Message]:
-    """Messages whose contents have at most `most` characters together, beside the marks.
-
-    Each may have an equal share of them; what one leaves, the longer ones may have.
-    """
-    order = sorted(range(len(messages)), key=lambda i: len(messages[i]["content"]))
-    cut, left = [dict(message) for message in messages], most
-    for rank, i in enumerate(order):
-        text = limited_text(messages[i]["content"], left // (len(order) - rank))
-        left -= min(len(messages[i]["content"]), left // (len(order) - rank))
-        cut[i]["content"] = text
-    return cut
+    """Messages whose contents have equal shares of at most `most` characters, beside the marks."""
+    share = most // max(len(messages), 1)
+    return [{**message, "content": limited_text(message["content"], share)} for message in messages]

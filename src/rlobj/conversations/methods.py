@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.showing import place_of_error, shown
-from rlobj.conversations.box import ToolError
 from rlobj.conversations.environment import Adapter, Environment, Message, Turn, checked_reward
 from rlobj.conversations.pool import ToolPool, ToolResult
 from rlobj.conversations.settings import EnvironmentSettings
@@ -92,8 +90,9 @@ class MethodEnvironment(ToolEnvironment):
             )
         public = [name for name in methods if not name.startswith("_")]
         tools = [name for name in public if name not in ("reset", "get_reward")]
-        functions = [_as_in_trl(getattr(made, name)) for name in tools]
-        super().__init__(ToolPool(settings.model_copy(update={"tools": ()}), functions), made)
+        functions = [getattr(made, name) for name in tools]
+        pool = ToolPool(settings.model_copy(update={"tools": ()}), functions, as_in_trl=True)
+        super().__init__(pool, made)
         self._text, self._deadline, self._name = text, settings.deadline, type(made).__name__
 
     async def reset(self, problem: Problem) -> list[Message] | None:
@@ -179,27 +178,3 @@ def factory_of(
                 "environment_factory, pass rlobj.from_trl(factory)"
             )
     return factory, first.pool.schemas() if isinstance(first, ToolEnvironment) else ()
-
-
-@contextlib.contextmanager
-def _told_as_in_trl() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise ToolError(str({"error": str(error)}), error) from error
-
-
-def _as_in_trl(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, which tells the policy its result and its error as TRL does."""
-
-    async def awaited(result: Awaitable[Any]) -> str:
-        with _told_as_in_trl():
-            return str(await result)
-
-    @functools.wraps(method)
-    def told(**arguments: Any) -> Any:
-        with _told_as_in_trl():
-            result = method(**arguments)
-            return awaited(result) if inspect.isawaitable(result) else str(result)
-
-    return told

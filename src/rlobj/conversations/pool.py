@@ -20,6 +20,7 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.targets import trusted_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.conversations import box, tool_worker
+from rlobj.conversations.environment import limited_text
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.conversations.tool_worker import answered, failed, schema_of
 from rlobj.conversations.user_code import called
@@ -53,14 +54,20 @@ class ToolPool:
     Args:
         settings: `tools` and the limits.
         functions: further tools, which run in threads of this process.
+        as_in_trl: the policy reads `str(result)` of a function, or `{'error': '...'}`.
 
     Raises:
         ConfigError: a tool has no name, has the name of another one, or may not be imported.
     """
 
     def __init__(
-        self, settings: EnvironmentSettings, functions: Sequence[Callable[..., Any]] = ()
+        self,
+        settings: EnvironmentSettings,
+        functions: Sequence[Callable[..., Any]] = (),
+        *,
+        as_in_trl: bool = False,
     ) -> None:
+        self._as_in_trl = as_in_trl
         self._settings, self._threads = settings, DaemonThreads()
         self._tools = dict[str, str | Callable[..., Any]]()
         for tool in (*settings.tools, *functions):
@@ -126,14 +133,16 @@ class ToolPool:
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
         try:
-            text, error = answered(await called(partial(tool, **arguments), name, patience), most)
+            result = await called(partial(tool, **arguments), name, patience)
+            text, error = answered(str(result) if self._as_in_trl else result, most)
         except NoReply as problem:
-            text, error = failed(problem.__cause__ or problem, most)
+            cause = problem.__cause__ or problem
+            text, error = failed(cause, most)
             if problem.reason == Failure.TIMEOUT:
-                text, error = (
-                    f"error: the tool did not answer within {patience:g} seconds",
-                    "timeout",
-                )
+                text = f"error: the tool did not answer within {patience:g} seconds"
+                error = problem.reason
+            elif self._as_in_trl:
+                text = limited_text(str({"error": str(cause)}), most)
         except Exception as problem:  # the result is nothing that the policy can read
             text, error = failed(problem, most)
         return ToolResult(text, error, time.monotonic() - begun)

@@ -7,7 +7,7 @@ import inspect
 import json
 import numbers
 import resource
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
@@ -53,11 +53,8 @@ def failed(error: BaseException, most: int) -> list[str]:
     """The text and the kind of error of a tool that raised."""
     what = f"{type(error).__name__}: {shown(error, str)}"
     text, why = f"error: {what}", f"exception: {what}{place_of_error(error)}"
-    match error:
-        case box.ToolError(args=(str(text),)):
-            why = "error"
-        case box.ToolError(args=(str(text), Exception() as cause)):  # of a method as in TRL
-            why = failed(cause, most)[1]
+    if isinstance(error, box.ToolError):
+        text, why = str(error), "error"
     return [limited_text(text, most), why]
 
 
@@ -86,19 +83,12 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
     return schema
 
 
-def _check_call(function: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
+def _check_call(function: Any, parameters: Mapping[str, Any]) -> None:
     """Check that a tool can be called with the arguments of its schema, by their names.
 
     Raises:
         TypeError: it cannot.
     """
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError("it yields; expected a function that returns")
-    for taken in inspect.signature(function).parameters.values():
-        if taken.kind not in (taken.POSITIONAL_OR_KEYWORD, taken.KEYWORD_ONLY):
-            raise TypeError(
-                f"its argument {taken.name!r} cannot be given by name; leave out /, * and **"
-            )
     signature = inspect.signature(function, follow_wrapped=False)  # of a decorator
     every = dict.fromkeys(parameters["properties"])
     signature.bind(**every)
