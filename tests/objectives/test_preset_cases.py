@@ -35,24 +35,6 @@ def test_fipo_counts_a_token_that_has_become_impossible_as_20_nats() -> None:
     assert weights_of("fipo", batch)[0] * 28 == pytest.approx(1.2)
 
 
-def test_the_loss_of_stapo_on_five_tokens_equals_values_by_hand() -> None:
-    """Of two rare tokens with A > 0, only the one with low entropy is dropped; 4 are counted.
-
-    The cut is the ceil(0.8·5) = 4th smallest entropy, 2.0, which two tokens share.
-    """
-    batch = tokens(
-        [3, 2],
-        [math.log(p) for p in (0.001, 0.001, 0.5, 0.001, 0.9)],
-        entropy=[2.0, 3.0, 1.0, 2.0, 0.5],
-        advantages=[1.0, -1.0],
-    )
-    stapo = load_preset("stapo").objective
-    plan = stapo.plan([batch])
-    assert plan.weights[0].tolist() == [0, 0.25, 0.25, 0.25, 0.25]
-    assert plan.metrics["objective/kept_fraction"] == 0.8
-    assert stapo(batch).loss.item() == pytest.approx(-(1 + 1 - 1 - 1) / 4)
-
-
 @given(st.lists(st.floats(-8, 8), min_size=2, max_size=12), st.floats(0.01, 3), st.booleans())
 def test_the_gradient_norm_is_that_of_the_gradient_by_the_logits(scores, size, positive) -> None:
     """‖∂J/∂logits‖ = |w|·(1 − 2π + Σ_k π_k²)^½, w = ω·A·r of the token."""
@@ -114,12 +96,3 @@ def test_a_teacher_that_excludes_a_token_gives_a_finite_float32_loss(name: str) 
     assert loss.isfinite()
     assert table.logprobs.grad is not None
     assert table.logprobs.grad.isfinite().all()
-
-
-def test_self_distillation_needs_no_other_model_and_distillation_asks_for_one() -> None:
-    for name in ("opd", "exopd", "tropd", "iw-opd"):
-        assert load_preset(name).config["scores"] == {"teacher": "required"}
-    for name in ("opsd", "rlsd", "sdar"):
-        hinted = load_preset(name).config["scores"]["hinted"]
-        assert hinted["model"] == "policy"
-        assert "{{ answer }}" in hinted["prompt"]

@@ -107,12 +107,3 @@ def test_a_dropped_row_with_nan_has_no_effect(head):
     (others.logprobs.sum() + others.entropy.sum()).backward()
     for found, exact in zip(free, expected, strict=True):
         torch.testing.assert_close(found.grad, exact.grad)
-
-
-@pytest.mark.parametrize("rows", [0, 3])
-def test_a_column_major_weight_is_scored_and_trained(head, rows):
-    columns, weight = leaves(head[1].T.contiguous(), head[1])
-    for given in (columns.T, weight):
-        scores = score_tokens(head[0][:rows], given, head[2][:rows], chunk_bytes=SMALL_TILE)
-        scores.logprobs.sum().backward()
-    torch.testing.assert_close(columns.grad.T, weight.grad)
