@@ -65,34 +65,20 @@ class Plan:
                 "the plan was made with the column 'old_logprobs', which this table lacks. Pass "
                 "TokenBatch(old_logprobs=...) in `loss`, too"
             )
-        ids, place = table.ids, table.index if index is None else index
-        planned = [ids for _, ids in self.responses]
-        by_ids = ids is not None and planned and not any(column is None for column in planned)
-        if index is None and by_ids:
-            if place is None or not self._holds(table, place):
-                return self.joined.part(self._rows(table))
-        elif place is None and len(self.weights) != 1:
-            raise BatchError(
-                f"the plan was made for {len(self.weights)} tables, and it is not known which of "
-                "them this table is. Pass TokenBatch(ids=...) in `plan` and in `loss`, or "
-                "loss(table, plan, index=...)"
-            )
-        place = place or 0
-        if not 0 <= place < len(self.weights) or len(self.weights[place]) != len(table):
-            sizes = [len(weights) for weights in self.weights]
-            raise BatchError(
-                f"table {place} has {len(table)} tokens; the plan was made for tables of {sizes} "
-                "tokens. Pass TokenBatch(ids=...) in `plan` and in `loss`, or "
-                "loss(table, plan, index=...)"
-            )
-        if not self._holds(table, place):
-            raise BatchError(
-                f"table {place} does not hold the responses that the plan was made for: their ids "
-                "or lengths differ. Make a plan of these tables"
-            )
-        if len(self.weights) == 1:
-            return self
-        return self._one(lambda columns: columns[place])
+        place = table.index if index is None else index
+        place = 0 if place is None and len(self.weights) == 1 else place
+        if place is not None and self._holds(table, place):
+            return self._one(lambda columns: columns[place]) if len(self.weights) > 1 else self
+        known = self.responses and all(ids is not None for _, ids in self.responses)
+        if index is None and table.ids is not None and known:
+            return self.joined.part(self._rows(table))
+        sizes = [len(weights) for weights in self.weights]
+        raise BatchError(
+            f"the plan was made for tables of {sizes} tokens; table {place}, of {len(table)} "
+            "tokens, is none of them, or its responses have other ids or lengths. Pass "
+            "TokenBatch(ids=...) in `plan` and in `loss`, or loss(table, plan, index=...), or make "
+            "a plan of this table"
+        )
 
     def part(self, rows: Tensor, index: int = 0) -> Plan:
         """The plan of some rows of one table, as a plan of one table.
@@ -125,10 +111,10 @@ class Plan:
 
     def _holds(self, table: TokenBatch, place: int) -> bool:
         """Whether the plan's table at this place has the same responses, as far as is known."""
-        if not self.responses:
-            return True
-        if not 0 <= place < len(self.responses):
+        if not 0 <= place < len(self.weights):
             return False
+        if not self.responses:
+            return len(self.weights[place]) == len(table)
         pairs = zip(self.responses[place], responses_of(table), strict=True)
         return all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
 
