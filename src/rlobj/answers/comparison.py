@@ -495,28 +495,18 @@ def _can_pair(count: int, fits: Callable[[int, int], bool]) -> bool:
     Equality is not transitive: 8% is 0.08 or 8. So a gold answer may take the answer of an earlier
     one that finds another (Kuhn 1955).
     """
-    gold_of, answer_of = dict[int, int](), dict[int, int]()
+    gold_of: dict[int, int] = {}
 
-    def free_answer(gold: int, reached: dict[int, int]) -> int | None:
-        queue = [gold]
-        for other in queue:
-            for answer in range(count):
-                if answer not in reached and fits(answer, other):
-                    reached[answer] = other
-                    if answer not in gold_of:
-                        return answer
-                    queue.append(gold_of[answer])
-        return None
+    def finds_answer(gold: int, tried: set[int]) -> bool:
+        for answer in range(count):
+            if answer not in tried and fits(answer, gold):
+                tried.add(answer)
+                if answer not in gold_of or finds_answer(gold_of[answer], tried):
+                    gold_of[answer] = gold
+                    return True
+        return False
 
-    for gold in range(count):
-        reached = dict[int, int]()
-        answer = free_answer(gold, reached)
-        if answer is None:
-            return False
-        while answer is not None:  # each gold answer on the way takes the one that it reached
-            other = gold_of[answer] = reached[answer]
-            answer_of[other], answer = answer, answer_of.get(other)
-    return True
+    return all(finds_answer(gold, set()) for gold in range(count))
 
 
 def _same_parts(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
