@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import unicodedata
 from collections.abc import Callable
@@ -100,9 +99,6 @@ _LABEL = re.compile(
 _SPACING = re.compile(r"(?:\\[,;:! ]|\\\\|~|\\q?quad\b)\s*\Z")
 
 _BOLD = re.compile(r"(?<=\S)\*\*(?=[\s.,:]|$)|^\*\*(?=\S)")
-_ENTITY = re.compile(r"&(?:[A-Za-z]+[0-9]*|#[0-9]+|#x[0-9a-f]+);")
-_TAG = re.compile(r"</?(?:b|i|strong|em|u|code|p)>|<br ?/?>")
-_SCRIPT_TAG = re.compile(r"<su([pb])>([^<>]*)</su[pb]>")
 
 _SAFE = r"(?:,\\[!,]\s*|\{,\}(?:\\!)?\s*|\\[,!;: ]\s*|~)"
 _GROUPED = re.compile(rf"(?<![\d.,_^])\d{{1,3}}(?:{_SAFE}\d{{3}})+(?!\d)")
@@ -134,8 +130,6 @@ def normalize(text: str) -> str:
         >>> normalize("7.2 x 10^6"), normalize("{}45^{}")
         ('7.2*10^6', '45')
     """
-    if "&" in text or "</" in text:
-        text = _without_html(text)
     if not text.isascii():
         text = _to_ascii(text)
     if "**" in text:
@@ -178,11 +172,6 @@ def join_comma_groups(text: str) -> str | None:
         return None
     joined = _COMMAS.sub(lambda run: run[0].replace(",", ""), text)
     return None if "," in joined or _commas_inside_brackets(text) else joined
-
-
-def _without_html(text: str) -> str:
-    text = _SCRIPT_TAG.sub(lambda run: f"{'^' if run[1] == 'p' else '_'}{{{run[2]}}}", text)
-    return _ENTITY.sub(lambda run: html.unescape(run[0]), _TAG.sub("", text))
 
 
 def _commas_inside_brackets(text: str) -> bool:

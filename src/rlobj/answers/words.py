@@ -255,9 +255,7 @@ def _phrase(tokens: Tokens) -> list[str] | None:
             if not words_follow:
                 return None
         elif not condition and token.kind != "name" and text not in _MATHEMATICS:
-            condition = text == "[" and said.lower().endswith((" in", " on"))
-            if not condition:
-                return None
+            return None
         depth += nesting(token)
     if re.search(r"[0-9=<>+*]", said):
         return None
