@@ -21,6 +21,7 @@ def resume(
     strategy: options.Strategy = None,
     stop_on: options.StopOn = None,
     trust: options.Trust = False,
+    place: options.Place = None,
 ) -> None:
     """Continue a run from its newest checkpoint, on any number of processes.
 
@@ -34,11 +35,11 @@ def resume(
       rlobj resume runs/stapo-20260101-120000 --set training.steps=300
       rlobj resume RUN --processes 4 --strategy zero3
     """
-    with importing("torch"):
-        from rlobj_cli.screen.training import ProgramScreen, explained, process_console
+    with importing(*([] if place else ["torch"])):
+        from rlobj_cli.screen.training import explained, screen_of
 
     typed = setting_layers(settings, sampler=sampler, strategy=strategy, stop_on=stop_on)
-    screen = ProgramScreen(process_console())
+    screen = screen_of(place)
     with explained(screen):
         rlobj.resume(
             run,

@@ -9,7 +9,8 @@ import typer
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.reporting.terminal import importing
+from rlobj.base.launched import first_process
+from rlobj.reporting.terminal import Screen, importing
 from rlobj_cli.screen import options
 from rlobj_cli.screen.options import setting_layers
 
@@ -83,6 +84,7 @@ def train(
             "nothing.",
         ),
     ] = False,
+    place: options.Place = None,
 ) -> None:
     """Train a policy with a published objective, or with your own.
 
@@ -118,15 +120,10 @@ def train(
     )
     if None not in (task, data):
         raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
-    with importing("torch"):
-        from rlobj_cli.screen.training import (
-            DryRunScreen,
-            ProgramScreen,
-            explained,
-            process_console,
-        )
+    with importing(*([] if place else ["torch"])):
+        from rlobj_cli.screen.training import DryRunScreen, explained, screen_of
 
-    screen = (DryRunScreen if dry_run else ProgramScreen)(process_console())
+    screen = DryRunScreen(Screen(quiet=not first_process())) if dry_run else screen_of(place)
     with explained(screen):
         rlobj.train(
             preset,

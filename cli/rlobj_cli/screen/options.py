@@ -108,6 +108,9 @@ Strategy = Annotated[
         help="How the processes share the policy: ddp, zero2, zero3, or fsdp2.",
     ),
 ]
+Place = Annotated[
+    str | None, typer.Option("--screen", hidden=True, help="Where the process that began shows it.")
+]
 StopOn = Annotated[
     list[str] | None,
     typer.Option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import CalledProcessError
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.launched import PROGRESS, first_process
+from rlobj.base.launched import first_process
 from rlobj.reporting.terminal import Screen, importing
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training.progress import RunScreen
@@ -25,13 +24,15 @@ if TYPE_CHECKING:
     from rlobj.training import TrainingResult
 
 
-def process_console() -> Screen:
-    """The console of a run, on which only the first process prints.
+def screen_of(place: str | None) -> RunScreen:
+    """The screen of a process that trains.
 
-    A run tells the processes that it starts whether, and where, they show it.
+    Args:
+        place: where the process that has started this one shows the run: stdout, stderr or none;
+            None = no other process has started it.
     """
-    place = os.environ.get(PROGRESS, "stdout")
-    return Screen(stderr=place == "stderr", quiet=place == "none" or not first_process())
+    kind = ProgramScreen if place is None else RankScreen
+    return kind(Screen(stderr=place == "stderr", quiet=place == "none" or not first_process()))
 
 
 class DryRunScreen(RunScreen):
@@ -61,8 +62,6 @@ class ProgramScreen(RunScreen):
         """Print which run begins, or goes on, with the settings that the user gave."""
         from rlobj_cli.screen.header import show_header, show_resumed
 
-        if PROGRESS in os.environ:  # a process has started this one, and has shown the header
-            return
         if run.resumed:
             show_resumed(self.console, run)
         else:
@@ -77,6 +76,17 @@ class ProgramScreen(RunScreen):
             self.console.print(Text(advice), soft_wrap=True)
         else:
             show_results(self.console, run.config, result)
+
+
+class RankScreen(ProgramScreen):
+    """Shows the steps of a run whose header and results are shown by the process that began it."""
+
+    def header(self, run: ResolvedRun) -> None:
+        """Print nothing."""
+
+    def ended(self, result: TrainingResult) -> None:
+        """Leave the terminal."""
+        self._shown.close()
 
 
 @contextmanager

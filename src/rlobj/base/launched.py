@@ -6,9 +6,6 @@ import os
 
 from rlobj.base.errors import Argument, ConfigError
 
-PROGRESS = "RLOBJ_PROGRESS"
-"""The variable with which a run tells its new processes where to show it: stdout, stderr, none."""
-
 
 def first_process() -> bool:
     """Whether this is the first of the processes that a launcher has started, or the only one."""

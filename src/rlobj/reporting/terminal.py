@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
-from rlobj.base.launched import PROGRESS, first_process
+from rlobj.base.launched import first_process
 from rlobj.reporting import visible
 
 T = TypeVar("T")
@@ -104,7 +103,7 @@ def importing(*packages: str) -> Iterator[None]:
     Off a terminal it is one line. Nothing is shown for packages that are already imported.
     """
     names = [name for name in packages if name not in sys.modules]
-    hidden = not names or not first_process() or os.environ.get(PROGRESS) == "none"
+    hidden = not names or not first_process()
     with opening(Screen(stderr=True, quiet=hidden), f"importing {' and '.join(names)}"):
         yield
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlobj.base.errors import Argument, ConfigError, RunError
-from rlobj.base.launched import PROGRESS
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.layers import flattened, merged
@@ -60,7 +59,7 @@ def train_in_processes(run: RunRequest, screen: RunScreen | None) -> TrainingRes
         place = "stdout" if screen.console.file is sys.stdout else "stderr"
     with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
         words = _words(run, Path(folder) / "config.yaml")
-        code = launch(words, run.processes, variables={PROGRESS: place})
+        code = launch([*words, f"--screen={place}"], run.processes)
     if code:
         kind = ConfigError if code == 2 else RunError
         raise kind(

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.launched import PROGRESS
 from rlobj.base.paths import located_target
 from rlobj.base.targets import without_imports
 from rlobj.objectives.objective import Objective
@@ -242,9 +241,8 @@ def _train(
         with saying_how_to_go_on(request):
             warn_of_more_steps(request)
             result = run_steps(request, dataclasses.replace(inputs, callbacks=listeners))
-    if PROGRESS not in os.environ:  # else the process that has started this one says how it ended
-        for callback in listeners:
-            callback.ended(result)
+    for callback in listeners:
+        callback.ended(result)
     return result
 
 

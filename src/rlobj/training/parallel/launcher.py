@@ -22,9 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.files import last_lines
@@ -49,7 +48,6 @@ def launch(
     log_dir: Path | None = None,
     *,
     program: Sequence[str] = (sys.executable, "-P", "-m", "rlobj_cli"),
-    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Start a program in several processes, the ranks of one process group, and wait for them.
 
@@ -66,7 +64,6 @@ def launch(
             removed if no rank fails.
         program: the command that is started. With `-P`, modules in the current folder, which may be
             the run of somebody else, are not imported in place of installed ones.
-        variables: of the environment of all ranks, beside those of this process.
 
     Returns:
         0 if every rank ended with 0. After a failure, the largest exit code of the ranks that
@@ -90,7 +87,7 @@ def launch(
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         command = [*program, *without(arguments, "--processes")]  # ranks must not launch
-        ranks, arrived = _run(command, processes, folder, variables)
+        ranks, arrived = _run(command, processes, folder)
         failed = [rank for rank in ranks if rank.failed_by_itself()]
         failed.sort(key=lambda rank: rank.ended or 0.0)
         if not failed:
@@ -100,16 +97,14 @@ def launch(
     return max(1, *(rank.returncode for rank in failed))
 
 
-def _run(
-    command: Sequence[str], processes: int, folder: Path, variables: Mapping[str, str]
-) -> tuple[list[_Rank], list[int]]:
+def _run(command: Sequence[str], processes: int, folder: Path) -> tuple[list[_Rank], list[int]]:
     """Start the ranks and wait for them; also the signals that arrived."""
     ranks: list[_Rank] = []
     with _caught(signal.SIGTERM, signal.SIGINT) as arrived:
         try:
             for number, environment in enumerate(_environments(processes)):
                 log = folder / f"rank-{number}.log" if number else None
-                ranks.append(_Rank(command, {**environment, **variables}, log))
+                ranks.append(_Rank(command, environment, log))
             _wait(ranks, arrived)
         finally:
             for rank in ranks:
