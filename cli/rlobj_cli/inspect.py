@@ -15,7 +15,7 @@ from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, number, reading, table, working
 from rlobj_cli.screen.console import show_page
 from rlobj_cli.screen.context import beginning, in_context, style_of
-from rlobj_cli.screen.options import Json, Step
+from rlobj_cli.screen.options import Json, Step, Trust
 
 if TYPE_CHECKING:
     from rlobj.insight import Inspection
@@ -58,6 +58,7 @@ def inspect(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where --html writes the page.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Show the tokens that the objective dropped, reweighted or penalised, and why.
 
@@ -91,7 +92,9 @@ def inspect(
     with importing("torch"):
         from rlobj.insight import inspect as inspect_run
     with working(console, "reading the record"):
-        inspection = inspect_run(run, step, dropped, where, text=text, examples=examples)
+        inspection = inspect_run(
+            run, step, dropped, where, text=text, examples=examples, trust=trust
+        )
     if json:
         typer.echo(inspection.to_json())
     else:

@@ -11,8 +11,9 @@ import torch
 from browser import Browser
 
 from rlobj.base.files import packaged
-from rlobj.insight.page.rows import PageRows, recorded_rows
+from rlobj.insight.page.rows import PageRows
 from rlobj.insight.page.store import store_data
+from rlobj.insight.page.updates import encoded
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.reporting.pages import render_page
@@ -58,7 +59,7 @@ def awaited(browser: Browser, script: str) -> Any:
 def recorded(rows: Any) -> PageRows:
     """A page of recorded tokens, without full tables."""
     in_phase = pyarrow.array(np.ones(len(rows), bool))
-    return PageRows(recorded_rows(rows.append_column("in_phase", in_phase)), [], [])
+    return PageRows(encoded(rows.append_column("in_phase", in_phase)), [], [])
 
 
 def random_record(n: int, seed: int) -> Any:
@@ -124,7 +125,7 @@ def random_update(place: tuple[int, int], responses: int, seed: int) -> UpdateTa
         step=place[0],
         update=place[1],
         table=table,
-        objective=Objective(columns=("stage",)),
+        objective=Objective(columns={"stage": "token"}),
         state={"W": {"value": 0.3 * place[1]}},
         weights=torch.zeros(tokens),
         codes=torch.zeros(tokens, dtype=torch.int16) - 1,

@@ -67,7 +67,7 @@ def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(tmp
 
 def test_the_parts_of_the_rules_hold_where_the_objective_drops(tmp_path: Path) -> None:
     update = random_update((3, 1), 24, 0)
-    dropping = Objective(drop="(prob < 0.5) & entropy.bottom(0.8)", columns=("stage",))
+    dropping = Objective(drop="(prob < 0.5) & entropy.bottom(0.8)", columns={"stage": "token"})
     rules = [parse("prob < 0.5"), parse("entropy.bottom(0.8)")]
     rows = whole_rows(UpdateTable(**{**vars(update), "objective": dropping}), TEXTS, rules)
     rows = rows.filter(pc.greater_equal(rows["position"], 0))
@@ -104,7 +104,7 @@ def test_the_page_of_a_run_says_which_code_it_does_not_import(tmp_path: Path, ru
 
 def test_a_token_of_another_phase_is_shown_and_counts_nothing(tmp_path: Path) -> None:
     update = random_update((1, 1), 24, 0)
-    first, rest = Objective(split="entropy > 0.5", columns=("stage",)).phases
+    first, rest = Objective(split="entropy > 0.5", columns={"stage": "token"}).phases
     tables = [UpdateTable(**{**vars(update), "objective": phase}) for phase in (first, rest)]
     pages = [PageRows(whole_rows(each, TEXTS), [], []) for each in tables]
     assert len(pages[0].rows) == len(pages[1].rows)

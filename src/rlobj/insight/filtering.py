@@ -16,7 +16,6 @@ from rlobj.base.errors import ConfigError, nearest
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import COLUMNS, Expr, Scope, nodes, parse
-from rlobj.objectives.rules.nodes import Logic, operands
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.objectives.values import Values
@@ -110,17 +109,6 @@ def undecided(rule: Expr, rows: Any) -> Any:
     """The rows on which a filter has no value, as a pyarrow boolean array."""
     opposite: Any = ~rule  # pyright: ignore[reportOperatorIssue]
     return pc.invert(pc.or_(matching(rule, rows), matching(opposite, rows)))
-
-
-def only_recorded(rule: Expr | None) -> bool:
-    """Whether a filter selects no token but touched and spurious ones, which the record has.
-
-    Tokens without weight were touched, and spurious ones are recorded as the touched ones are.
-    """
-    chance = pyarrow.table({"spurious": [False, None], "kept": [True, True]})
-    parts = [] if rule is None else operands(rule, Logic, "&")
-    decidable = [part for part in parts if {*columns_of(part)} <= {*chance.column_names}]
-    return any(not pc.any(matching(part, chance)).as_py() for part in decidable)
 
 
 class _Rows(Frame):

@@ -15,7 +15,7 @@ import pyarrow
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.insight import numbers
-from rlobj.insight.filtering import columns_of, matching, only_recorded, read_filter, undecided
+from rlobj.insight.filtering import matching, read_filter, undecided
 from rlobj.insight.tables import observed_again, vocabulary
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
@@ -54,8 +54,7 @@ class Inspection:
         recorded: number of tokens that were read.
         complete: each token that was asked for was read. Otherwise the record has the first
             `output.records` of an update, and `groups` counts these.
-        undecided: number of tokens for which the rule has no value, because a column is null; 0
-            where it selects touched or spurious tokens only.
+        undecided: number of tokens for which the rule has no value, because a column is null.
         tabled: the tokens were read from the full tables of these steps, and not from the record.
     """
 
@@ -137,13 +136,13 @@ def inspect(
     *,
     text: str | None = None,
     examples: int | None = 3,
+    trust: bool = False,
 ) -> Inspection:
     """Read what an objective did to tokens from the records and full tables of a run.
 
     Without `where`, these are the tokens that a rule touched: dropped, reweighted, masked, switched
     or penalised. With `where`, these are all tokens that the rule selects, touched or not, of the
-    steps with full tables. If it selects touched or spurious tokens only and the record has all of
-    them, they are those of all steps.
+    steps with full tables.
 
     Args:
         run: the run's folder.
@@ -153,6 +152,7 @@ def inspect(
             judged by itself; true is 1 and false is 0.
         text: only tokens with this text.
         examples: the largest number of examples of each group; None = all tokens.
+        trust: with `where`, import the code that the run's objective names by its path.
 
     Raises:
         ConfigError: no run or no records there, no such step, or a rule that no step can answer.
@@ -164,12 +164,7 @@ def inspect(
     question = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     question += "" if text is None else f" {visible(text, 40)!r}"
     question += "" if rule is None else f" with {rule}"
-    read = None
-    if rule is None or ((dropped or only_recorded(rule)) and step_files(run, "records")):
-        read = _from_record(run, step, rule)
-    if rule is not None and not (read and read.complete):
-        read = _from_tables(run, step, rule)
-    assert read is not None  # without a rule, the record was read
+    read = _from_record(run, step) if rule is None else _from_tables(run, step, rule, trust)
     rows, complete = read.rows, read.complete
     if dropped:
         rows = rows.filter(pc.equal(rows["effect"], "dropped"))
@@ -189,7 +184,7 @@ def inspect(
         recorded=len(rows),
         complete=complete,
         undecided=0 if dropped or text is not None else read.undecided,
-        tabled=read.tabled,
+        tabled=rule is not None,
     )
 
 
@@ -203,7 +198,6 @@ class _Read(NamedTuple):
         complete: each token that was asked for is a row.
         undecided: number of tokens for which the rule has no value.
         updates: the counts of the record.
-        tabled: they are of full tables.
     """
 
     rows: Any
@@ -212,22 +206,19 @@ class _Read(NamedTuple):
     complete: bool
     undecided: int = 0
     updates: Sequence[RecordedUpdate] = ()
-    tabled: bool = False
 
 
-def _from_record(run: Path, step: int | None, rule: Expr | None) -> _Read:
-    """The touched tokens of the record, or those that a rule selects there."""
+def _from_record(run: Path, step: int | None) -> _Read:
+    """The touched tokens of the record."""
     record = Record(run)
     updates = [update for update in record.updates if step in (None, update.step)]
     if not updates:
         steps = {update.step for update in record.updates}
         has = f"it has {numbers.listed(steps)}" if steps else "no step has an update"
         raise ConfigError(f"{run} has no record{'' if step is None else f' of step {step}'}; {has}")
-    steps = [] if step is None else [step]
-    rows = record.rows([*{*SHOWN, *columns_of(rule)}], steps=steps or None)
-    rows = rows.filter(pc.is_valid(rows["effect"]) if rule is None else matching(rule, rows))
+    touched = pc.is_valid(pc.field("effect"))
     return _Read(
-        rows=_named(rows),
+        rows=record.rows(SHOWN, steps=None if step is None else [step], where=touched),
         steps=tuple(sorted({update.step for update in updates})),
         population=sum(update.tokens for update in updates),
         complete=all(update.recorded == update.recordable for update in updates),
@@ -235,18 +226,18 @@ def _from_record(run: Path, step: int | None, rule: Expr | None) -> _Read:
     )
 
 
-def _from_tables(run: Path, step: int | None, rule: Expr) -> _Read:
+def _from_tables(run: Path, step: int | None, rule: Expr, trust: bool) -> _Read:
     """All tokens that a rule selects, of the steps with full tables."""
     if not step_files(run, "tables"):
         raise ConfigError(
-            f"{run} has no full tables, and its record does not have all tokens of this rule: use ",
+            f"{run} has no full tables, and a rule selects among all tokens: use ",
             Setting("output.tables_every", 10),
             " in a new run",
         )
     texts, parts, steps = vocabulary(run), list[Any](), set[int]()
     population = unknown = 0
     with sound(run):
-        for update in read_tables(run, None if step is None else [step]):
+        for update in read_tables(run, None if step is None else [step], trust=trust):
             observed, place = observed_again(update), (update.step, update.update)
             clauses = observed.plan.clauses
             assert clauses is not None
@@ -257,14 +248,10 @@ def _from_tables(run: Path, step: int | None, rule: Expr) -> _Read:
             parts.append(rows_of(observed, every[selected], place, texts))
             population += len(every)
             steps.add(update.step)
-    rows = _named(pyarrow.concat_tables(parts))
-    return _Read(rows, tuple(sorted(steps)), population, True, unknown, tabled=True)
-
-
-def _named(rows: Any) -> Any:
-    """The rows, with "untouched" as the effect of an untouched token."""
+    rows = pyarrow.concat_tables(parts)
     effect = pc.fill_null(rows["effect"], "untouched")
-    return rows.set_column(rows.schema.get_field_index("effect"), "effect", effect)
+    rows = rows.set_column(rows.schema.get_field_index("effect"), "effect", effect)
+    return _Read(rows, tuple(sorted(steps)), population, True, unknown)
 
 
 def _summed(rows: Any, keys: Sequence[str], population: int, complete: bool) -> Any:

@@ -170,7 +170,8 @@ CHECKS = (
         ("tokens/dropped", "tokens/step"),
         on.rule_never_fires,
         "none of {tokens:,.0f} tokens was dropped by {rules}: the run equals one without it",
-        "Compare its thresholds with the columns in records/ and tables/.",
+        "Count what each part of it selects: rlobj replay RUN --rule PART. The part that selects "
+        "nothing has the threshold to change.",
     ),
 )
 """All rows, grouped by name."""

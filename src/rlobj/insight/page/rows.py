@@ -178,12 +178,4 @@ def _recorded(record: Record, whole: set[int], limit: int, notes: list[str]) -> 
         notes.append(f"The page has no place for the recorded tokens of {left}.")
     few = sum(map(sizes.__getitem__, steps)) <= CONTEXTS
     names = [name for name in COLUMNS if few or name not in ("before", "after")]
-    return recorded_rows(record.rows(names, steps=steps)), touched
-
-
-def recorded_rows(rows: Any) -> Any:
-    """Rows of the record with the log-probabilities that `insight.filtering` computes from them."""
-    for name, source in (("logprob", "prob"), ("old_logprob", "old_prob")):
-        values = pc.ln(rows[source].cast("float64")).cast("float32")
-        rows = rows.append_column(name, values)
-    return encoded(rows)
+    return encoded(record.rows(names, steps=steps)), touched

@@ -95,14 +95,8 @@ def _facts(page: PageRows, deciders: Iterable[tuple[str, Any]]) -> dict[str, str
         counts["tokens"] += update.tokens
         for clause in update.clauses:
             counts[clause.effect] += clause.tokens
-    if page.counts:
-        steps = {update.step for update in page.counts}
-    else:  # full tables alone have all tokens of their steps
-        rows = page.rows.filter(page.rows["in_phase"])
-        steps, counts["tokens"] = {*pc.unique(rows["step"]).to_pylist()}, len(rows)
-        effects = rows["effect"].cast("string").drop_null().value_counts()
-        counts.update({effect["values"]: effect["counts"] for effect in effects.to_pylist()})
-    facts["steps"] = listed(steps).removeprefix("steps ").removeprefix("step ")
+    if steps := {update.step for update in page.counts}:
+        facts["steps"] = listed(steps).removeprefix("steps ").removeprefix("step ")
     for name, count in counts.items():
         text = f"{count:,}" if name == "tokens" else share(count, counts["tokens"])
         facts[visible(name, 20)] = text
