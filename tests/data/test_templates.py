@@ -47,9 +47,9 @@ def test_a_template_calls_no_method_of_an_object_in_a_column(tmp_path):
     assert Path(tmp_path).exists()
 
 
-@pytest.mark.parametrize("prompt", ["{{ prompt", "{{ prompt | nope }}", "file"])
+@pytest.mark.parametrize("prompt", ["{{ nope }}", "{{ prompt", "{{ prompt | nope }}", "file"])
 def test_prompts_are_checked_before_a_run(tmp_path, prompt):
-    (tmp_path / "hint.j2").write_text("{{ prompt }")
+    (tmp_path / "hint.j2").write_text("{{ prompt }}{{ nope }}")
     prompt = str(tmp_path / "hint.j2") if prompt == "file" else prompt
     hinted = {"model": "policy", "prompt": prompt}
     with pytest.raises(ConfigError, match=rf"{NAME} .*"):

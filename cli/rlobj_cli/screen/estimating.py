@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
 from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
 from rlobj.sizing.workload import DECODING, USED, Work, work
-from rlobj.training.parallel.environment import resolve_strategy
 from rlobj_cli.screen.console import plain_value
 from rlobj_cli.screen.errors import typed
 
@@ -74,7 +72,7 @@ def estimated(
     choices: Sequence[Choice] = (),
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
-    strategy = resolve_strategy(config.training.strategy, os.environ)
+    strategy = config.training.strategy
     memory = estimate_memory(config, size, strategy, ranks, None if cards is None else cards.bytes)
     done = work(config, size, memory, cards)
     fitting = () if cards is None or memory.fits else ways(config, size, strategy, cards)

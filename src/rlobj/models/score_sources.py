@@ -8,7 +8,9 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import located, path_of, step_of
-from rlobj.data.templates import template_columns
+from rlobj.data import load_problems
+from rlobj.data.sources import is_here
+from rlobj.data.templates import fill_template, template_columns
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
 from rlobj.runs.checkpoints import named_checkpoint
@@ -41,15 +43,20 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
 
 
 def check_prompts(config: RunConfig) -> None:
-    """Check that the prompts of scores are templates, without problems and without a model.
+    """Check the prompts of scores without a model, with the first problem if it is here.
 
     Raises:
-        ConfigError: one is none, or a file that cannot be read.
+        ConfigError: as `template_columns` and `fill_template`; a file that cannot be read.
+        DataError: the problems cannot be read.
     """
-    for name, score in config.scores.items():
-        if (prompt := score.prompt) is not None:
-            text = prompt if is_template(prompt) else _read_template(name, prompt)
-            template_columns(f"scores.{name}.prompt", text)
+    prompts = {name: score.prompt for name, score in config.scores.items() if score.prompt}
+    here = prompts and config.data.source and is_here(config.data.source)
+    problems = load_problems(config.data, "train", answers=config.needs_answers) if here else []
+    for name, prompt in prompts.items():
+        text = prompt if is_template(prompt) else _read_template(name, prompt)
+        template_columns(f"scores.{name}.prompt", text)
+        for problem in problems[:1]:
+            fill_template(f"scores.{name}.prompt", text, problem)
 
 
 def score_folder(name: str, score: ScoreConfig) -> str:

@@ -5,14 +5,14 @@
     zero3           DeepSpeed: moments, gradients and weights are sharded
     fsdp2           torch's fully_shard: moments, gradients and weights are sharded
 
-    parallel = open_parallel("auto", max_grad_norm=1.0, autocast=None, seed=0)
+    parallel = open_parallel("ddp", max_grad_norm=1.0, autocast=None, seed=0)
     scorer = parallel.prepare(PolicyScorer(model), AdamW(model.parameters()))
     for batch in batches:                       # the same number on every rank
         loss = ...scorer(*pad_sequences(batch))...
         parallel.backward(loss, last=...)
     norm = parallel.step(apply=True)
 
-`environment` chooses the strategy and opens the processes. `strategies` has the interface and ddp;
+`environment` opens the processes. `strategies` has the interface and ddp;
 `fsdp2` and `zero` implement it. `launcher` starts the processes of a run.
 """
 

@@ -1,5 +1,4 @@
 from .environment import build_parallel as build_parallel
 from .environment import open_parallel as open_parallel
 from .environment import open_processes as open_processes
-from .environment import resolve_strategy as resolve_strategy
 from .strategies import Parallel as Parallel

@@ -18,7 +18,6 @@ from rlobj.base.errors import ConfigError, MissingExtra, Setting
 from rlobj.base.launched import absent_variables
 from rlobj.base.ports import free_port
 from rlobj.base.seeds import seed_generators
-from rlobj.sizing.accelerate_launch import read_launch
 from rlobj.training.parallel.fsdp2 import FullySharded
 from rlobj.training.parallel.strategies import Parallel, Replicated
 
@@ -39,7 +38,7 @@ def open_parallel(
     """Connect to the other processes of the run.
 
     Args:
-        strategy: strategy of the training; "auto" is resolved by `resolve_strategy`.
+        strategy: of the training; one of the four.
         max_grad_norm: the gradient is clipped to this norm.
         autocast: dtype of the caller's forward passes under `torch.autocast`; None = float32.
         seed: seed of the global generators, the same on every rank.
@@ -51,31 +50,30 @@ def open_parallel(
             several processes are missing.
         MissingExtra: a zero strategy is requested, and DeepSpeed is not installed.
     """
-    chosen = resolve_strategy(strategy, os.environ)
-    if offload and chosen not in _ZERO:
+    if offload and strategy not in _ZERO:
         raise ConfigError(
-            f"training.offload is cpu, and training.strategy is {chosen}: expected zero2 or zero3. "
-            "Use ",
+            f"training.offload is cpu, and training.strategy is {strategy}: expected zero2 or "
+            "zero3. Use ",
             Setting("training.strategy", "zero2"),
             " or ",
             Setting("training.offload", None),
         )
-    if chosen in _ZERO:
+    if strategy in _ZERO:
         from accelerate.utils import compare_versions
 
         if importlib.util.find_spec("deepspeed") is None:
-            raise MissingExtra("deepspeed", "deepspeed", f"training.strategy={chosen}")
+            raise MissingExtra("deepspeed", "deepspeed", f"training.strategy={strategy}")
         if compare_versions("deepspeed", "<", DEEPSPEED_MINIMUM):
             raise ConfigError(
-                f"training.strategy={chosen} needs deepspeed {DEEPSPEED_MINIMUM} or newer, and "
+                f"training.strategy={strategy} needs deepspeed {DEEPSPEED_MINIMUM} or newer, and "
                 f"found {importlib.metadata.version('deepspeed')}, which sums gradients over micro-"
                 f"batches incorrectly. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
             )
     with contextlib.ExitStack() as stack:
         if accelerator is None:
-            accelerator = open_processes(stack, launched(os.environ) or chosen != "ddp")
+            accelerator = open_processes(stack, launched(os.environ) or strategy != "ddp")
         seed_generators(seed)
-        parallel = build_parallel(chosen, accelerator, max_grad_norm, autocast, offload)
+        parallel = build_parallel(strategy, accelerator, max_grad_norm, autocast, offload)
         parallel.on_close(stack.pop_all().close)
     return parallel
 
@@ -108,24 +106,9 @@ def build_parallel(
     return Replicated(accelerator, strategy, max_grad_norm=max_grad_norm)
 
 
-def resolve_strategy(strategy: str, environment: Mapping[str, str]) -> str:
-    """Return the strategy; "auto" is that of `accelerate launch`, or ddp.
-
-    Raises:
-        ConfigError: `accelerate launch` names a DeepSpeed file that cannot be read.
-    """
-    if strategy != "auto":
-        return strategy
-    return str(read_launch(environment).settings.get("training.strategy", ("ddp",))[0])
-
-
 def launched(environment: Mapping[str, str]) -> bool:
     """Whether a launcher has started this process, alone or with others."""
-    return _size(environment) > 1 or "LOCAL_RANK" in environment
-
-
-def _size(environment: Mapping[str, str]) -> int:
-    return int(environment.get("WORLD_SIZE", "1"))
+    return int(environment.get("WORLD_SIZE", "1")) > 1 or "LOCAL_RANK" in environment
 
 
 def open_processes(stack: contextlib.ExitStack, grouped: bool, timeout: float = 3600.0) -> Any:
