@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,8 +68,8 @@ def regrade(
       rlobj eval regrade evals/base --reward math_verify
       rlobj eval compare evals/base evals/base-math_verify
     """
-    console, evaluations, screen = _loaded()
-    with screen(console, doing="grading ") as callback:
+    _, evaluations, screen = _loaded()
+    with screen("grading ") as callback:
         evaluations.regrade(directory, reward=reward, out=out, trust=trust, callback=callback)
 
 
@@ -80,19 +81,19 @@ def show(directory: options.Evaluation) -> None:
 
     \b  rlobj eval show evals/base
     """
-    console, evaluations, screen = _loaded()
-    with screen(console) as callback:
+    _, evaluations, screen = _loaded()
+    with screen() as callback:
         evaluations.summarise_folder(directory, callback=callback)
 
 
 def _loaded() -> tuple[Screen, Any, Any]:
-    """A console, the library's module, and the class that shows an evaluation's progress."""
+    """A console, the library's module, and what shows an evaluation's progress and results."""
     console = Screen()
     with importing("torch", "transformers"):
         from rlobj import evaluation as evaluations
-        from rlobj_cli.screen.evaluating import EvaluationScreen
+        from rlobj.evaluation.progress import EvaluationProgress
 
-    return console, evaluations, EvaluationScreen
+    return console, evaluations, partial(EvaluationProgress, console, results=True)
 
 
 @evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)
@@ -218,7 +219,7 @@ def evaluate(
         sampler=sampler,
     )
     calm_libraries(console)
-    with screen(console, "rlobj eval") as callback:
+    with screen(command="rlobj eval") as callback:
         evaluations.evaluate(
             model,
             on,

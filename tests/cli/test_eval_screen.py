@@ -8,13 +8,13 @@ from screens import console, printed, text_of
 from stored_evaluations import stored
 
 from rlobj.evaluation import summarise_folder
-from rlobj_cli.screen.evaluating import EvaluationScreen
+from rlobj.evaluation.progress import EvaluationProgress
 
 
 def test_the_screen_and_the_markdown_show_the_same_numbers(tmp_path: Path) -> None:
     stored(tmp_path / "a", {"4": ["4", "4", "4", "5"]})
     screen = console()
-    summarise_folder(tmp_path / "a", callback=EvaluationScreen(screen))
+    summarise_folder(tmp_path / "a", callback=EvaluationProgress(screen, results=True))
     [row] = [line for line in text_of(screen).splitlines() if "avg@n" in line]
     assert row.split() == ["avg@n", "75.0"]
     assert "| avg@n | 75.0 |" in (tmp_path / "a" / "results.md").read_text()

@@ -112,13 +112,6 @@ def test_problems_may_differ_in_their_number_of_responses() -> None:
     assert ("pass@2", "100.0 (of 1)") in [(one.row, one.text) for one in benchmark.measures]
 
 
-def test_numbers_without_problems_are_nan() -> None:
-    empty = GradedBenchmark("empty", ())
-    numbers = (empty.accuracy, empty.estimate.interval.low, empty.numbers["length_right"])
-    assert all(map(math.isnan, numbers))
-    assert at_k("pass", empty) == at_k("maj", empty) == []
-
-
 def test_the_interval_of_an_average_adds_the_half_widths_of_its_benchmarks_in_quadrature() -> None:
     easy = GradedBenchmark("easy", tuple(problem(str(i), RIGHT, WRONG) for i in range(300)))
     mixed = GradedBenchmark(

@@ -77,11 +77,6 @@ class Caller:
         layer = {"sampling": sampling, "data": data, "evaluation": protocol}
         return [(f"protocol={self.protocol.name}", layer), *self.layers]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The protocol's notes."""
-        return self.protocol.notes if self.protocol else ()
-
 
 @dataclass(frozen=True)
 class ProblemSet:
@@ -163,7 +158,7 @@ class ProblemSet:
             **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
             "reward": self.config.rewards.recorded(),
             **({"environment": self._environment()} if self.config.environment.active else {}),
-            "notes": list(self.notes),
+            "notes": [*self.notes, *(protocol.notes if protocol else ())],
         }
 
     def _changed(self, protocol: Protocol) -> str:
@@ -202,8 +197,7 @@ def problem_sets(sources: Sequence[Any] | None, model: Layer, caller: Caller) ->
         problems = load_problems(
             config.data, "train", sources, answers=config.rewards.needs_answers
         )
-        notes = caller.notes
-        return [ProblemSet(ROWS, config, problems, "rows given in Python", notes)]
+        return [ProblemSet(ROWS, config, problems, "rows given in Python")]
     sets = [_named(name, model, caller) for name in sources]
     counts = Counter(problem_set.name for problem_set in sets)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
@@ -261,7 +255,7 @@ def _named(name: str, model: Layer, caller: Caller) -> ProblemSet:
         return _published(name, config, caller, lower_to_context=not limited)
     # With `split: test`, "train" is the source's test part, or all of a source without parts.
     problems = load_problems(config.data, "train", answers=config.rewards.needs_answers)
-    return ProblemSet(_short(name), config, problems, name, caller.notes)
+    return ProblemSet(_short(name), config, problems, name)
 
 
 def _held_out(model: Layer, caller: Caller) -> ProblemSet:
@@ -293,15 +287,15 @@ def _held_out(model: Layer, caller: Caller) -> ProblemSet:
     problems = load_problems(data, "test", answers=config.rewards.needs_answers)
     several = "" if test else "+".join(data.weights)
     name = source if source in TASKS else f"{several or _short(source)} (held out)"
-    return ProblemSet(name, config, problems, source, caller.notes)
+    return ProblemSet(name, config, problems, source)
 
 
 def _published(
     name: str, config: RunConfig, caller: Caller, *, lower_to_context: bool
 ) -> ProblemSet:
     loaded = load_benchmark(name, data_dir=caller.data_dir, limit=config.data.limit)
-    notes = (*loaded.notes, *caller.notes)
-    return ProblemSet(name, config, loaded.problems, loaded.source, notes, lower_to_context)
+    whole = (loaded.problems, loaded.source, tuple(loaded.notes))
+    return ProblemSet(name, config, *whole, lower_to_context)
 
 
 def _source_settings(name: str) -> dict[str, Any]:

@@ -13,7 +13,16 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError
 from rlobj.base.launched import first_process
 from rlobj.evaluation.callbacks import EvaluationCallback
-from rlobj.reporting.terminal import Stages, bystander, facts_grid, reading, say, working
+from rlobj.evaluation.result import EvaluationResult
+from rlobj.reporting.terminal import (
+    Stages,
+    bystander,
+    facts_grid,
+    reading,
+    say,
+    show_markdown,
+    working,
+)
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
@@ -25,11 +34,21 @@ class EvaluationProgress(Stages, EvaluationCallback):
     Args:
         console: the screen.
         doing: text in front of a benchmark's name while it is graded.
+        command: the name of a command, for a header; "" = no header.
+        results: show the results in the end.
     """
 
-    def __init__(self, console: Console, doing: str = "") -> None:
+    def __init__(
+        self,
+        console: Console,
+        doing: str = "",
+        *,
+        command: str | None = None,
+        results: bool = False,
+    ) -> None:
         super().__init__(console)
-        self._doing, self._stored = doing, False
+        self._doing, self._command, self._results = doing, command, results
+        self._stored = False
         self._benchmark, self._drawn = "", 0
         self._printed = time.monotonic()
 
@@ -46,7 +65,10 @@ class EvaluationProgress(Stages, EvaluationCallback):
             self.console.print(Text(f"  {self._doing}{self._benchmark}: {text}"))
 
     def started(self, name: str) -> None:
-        """Show what is loaded."""
+        """Print the header, and show what is loaded."""
+        if self._command:
+            header = Text.assemble((self._command, "bold"), "  ", (name, "bold cyan"))
+            self.console.print(header, soft_wrap=True)
         self.opening(f"loading {name}")
 
     def ready(self, facts: Mapping[str, str]) -> None:
@@ -79,6 +101,14 @@ class EvaluationProgress(Stages, EvaluationCallback):
         if self._stored:
             kept = f"{stored:,} of {total:,} responses are stored"
             self.console.print(Text(f"\n{kept}; run the same again to continue from there"))
+
+    def finished(self, result: EvaluationResult) -> None:
+        """Print what is missing, and the table."""
+        self._shown.close()
+        if self._results:
+            if result.unfinished:
+                self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
+            show_markdown(self.console, result.to_markdown())
 
 
 @contextlib.contextmanager

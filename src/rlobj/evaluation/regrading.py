@@ -31,7 +31,6 @@ def regrade(
     path: Path | str,
     *,
     reward: str | None = None,
-    deadline: float | None = None,
     out: Path | str | None = None,
     trust: bool = False,
     progress: bool = True,
@@ -45,7 +44,6 @@ def regrade(
         path: folder of the evaluation.
         reward: a kind, such as "math", "math_verify" or "exact", or "file.py:function"; None = as
             before.
-        deadline: seconds of processor time for one answer (math, math_verify); None = as before.
         out: the new folder; None = the evaluation's name with the reward's kind behind it.
         trust: import the code that the reward of the folder is.
         progress: show the progress on stderr. Without effect beside a callback.
@@ -63,7 +61,7 @@ def regrade(
     benchmarks, again = settings["benchmarks"], Samples()
     again.responses, rewards = samples.responses, dict[str, Reward]()
     for name, recorded in benchmarks.items():
-        rewards[name] = _changed(recorded["reward"], reward, deadline)
+        rewards[name] = _changed(recorded["reward"], reward)
         if not trust:
             named = {} if reward is None else {"rewards": reward_settings(reward)}
             require_trust(path, {"rewards": rewards[name].model_dump(mode="json")}, named)
@@ -102,20 +100,13 @@ def _new_folder(path: Path, rewards: Iterable[Reward]) -> Path:
     return next(path for path in chain([folder], numbered) if not there(path))
 
 
-def _changed(recorded: Mapping[str, Any], reward: str | None, deadline: float | None) -> Reward:
-    """The reward that grades now.
+def _changed(recorded: Mapping[str, Any], reward: str | None) -> Reward:
+    """The reward that grades now: a kind or the path of a function; None = the one before.
 
-    Args:
-        recorded: settings of the reward that graded before; one of the same kind keeps them.
-        reward: a kind or the path of a function; None = the one before.
-        deadline: in seconds, for a reward that has one; None = its own.
+    One of the same kind keeps the settings that are `recorded` of it.
     """
-    settings = dict(recorded) if reward is None else reward_settings(reward)
-    settings = dict(recorded) if recorded.items() >= settings.items() else settings
-    kind = Reward.registry.get(settings["kind"])
-    if deadline is not None and (kind is None or "deadline" in kind.model_fields):
-        settings["deadline"] = deadline
-    return Reward.build(settings)
+    settings = recorded if reward is None else reward_settings(reward)
+    return Reward.build(recorded if recorded.items() >= settings.items() else settings)
 
 
 def _grade(

@@ -224,7 +224,18 @@ class Samples:
         Raises:
             RunError: the disk refused.
         """
-        self._append(GRADES_FILE, (grade_line(key, grade) for key, grade in grades.items()))
+        lines = (
+            {
+                **_named(key),
+                "correct": grade.correct,
+                "reward": None if math.isnan(grade.reward) else grade.reward,
+                "answer": grade.answer,
+                "reason": grade.reason,
+                **({} if grade.verifier is None else {"verifier": grade.verifier}),
+            }
+            for key, grade in grades.items()
+        )
+        self._append(GRADES_FILE, lines)
         self.grades.update(grades)
 
     def write(self, name: str, text: str) -> None:
@@ -285,15 +296,3 @@ def _response(line: dict[str, Any]) -> tuple[Key, Response]:
 def _grade(line: dict[str, Any]) -> tuple[Key, Graded]:
     key, reward = _key(line), line.pop("reward")
     return key, Graded(math.nan if reward is None else float(reward), **line)
-
-
-def grade_line(key: Key, grade: Graded) -> dict[str, Any]:
-    """A grade as its line in grades.jsonl has it."""
-    return {
-        **_named(key),
-        "correct": grade.correct,
-        "reward": None if math.isnan(grade.reward) else grade.reward,
-        "answer": grade.answer,
-        "reason": grade.reason,
-        **({} if grade.verifier is None else {"verifier": grade.verifier}),
-    }
