@@ -300,16 +300,6 @@ def test_a_conversation_with_an_object_of_trl():
     assert [turn.reward for turn in sample.turns] == [0.0, 1.0]
 
 
-def test_a_sampler_without_turns_is_refused_with_what_it_lacks():
-    class Old:
-        """Has no turns."""
-
-    sampler: Any = Old()
-    opened = open_conversations(SETTINGS, sampler, TOKENIZER, Chat(), str, tools=[add])
-    with pytest.raises(ConfigError, match=r"^Old, the sampler, has no context, stream"):
-        opened.__enter__()
-
-
 @pytest.mark.slow
 def test_the_policy_reads_what_it_reads_in_trl():
     from trl.chat_template_utils import add_response_schema

@@ -172,36 +172,9 @@ def doubled(number: float) -> float:
     """Double a number.
 
     Args:
-        number: The number; a negative one ends programs.
+        number: The number.
     """
-    if number < 0:
-        sys.exit(4)
     return 2 * number
-
-
-async def doubled_later(number: float) -> float:
-    """Double a number.
-
-    Args:
-        number: The number; 0 hangs, and a negative one ends programs.
-    """
-    if number < 0:
-        sys.exit(4)
-    await asyncio.sleep(0 if number else 1e9)
-    return 2 * number
-
-
-def test_functions_of_this_process_may_fail_and_an_async_one_may_hang():
-    pool = ToolPool(EnvironmentSettings(deadline=0.5), [doubled, doubled_later])
-    calls = [(name, {"number": x}) for name in ("doubled", "doubled_later") for x in (3, -1)]
-    results = called(pool, *calls, ("doubled_later", {"number": 0}))
-    kinds = [each.error.partition(":")[0] for each in results]
-    assert kinds == [*["", "exception"] * 2, "timeout"]
-    assert f"\n  at {__file__}, line " in results[1].error
-    assert [each.text for each in results] == [
-        *["6", "error: SystemExit: 4"] * 2,
-        "error: the tool did not answer within 0.5 seconds",
-    ]
 
 
 # Schemas, and what is found before a run.

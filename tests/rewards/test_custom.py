@@ -54,26 +54,6 @@ def test_exceptions_are_undecided_up_to_a_limit_and_the_message_shows_line_and_r
     assert len(text) < 1000
 
 
-@pytest.mark.parametrize("error", [SystemExit, StopIteration])
-@pytest.mark.parametrize("kind", ["plain", "async"])
-def test_an_exception_that_ends_programs_is_one_like_any_other(error, kind):
-    def plain(response, answer):
-        if response == "bad":
-            raise error("done")
-        return 1
-
-    async def asynchronous(response, answer):
-        return plain(response, answer)
-
-    function = {"plain": plain, "async": asynchronous}[kind]
-    grades = graded(function, ["a", "bad", "b"])
-    assert [each.undecided for each in grades] == [False, True, False]
-    name = "RuntimeError" if (error, kind) == (StopIteration, "async") else error.__name__
-    assert reasons(grades)[1] == f"error: {name}"
-    with pytest.raises(RunError, match=name):
-        graded(function, ["bad"], max_failures=0)
-
-
 def test_a_timeout_error_of_the_function_is_no_time_limit():
     def score(response, answer):
         raise TimeoutError("the server is slow")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from custom_rewards import problems, reasons
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import ConfigError
 from rlobj.base.targets import importing
 from rlobj.rewards import Custom, Graded
 
@@ -22,13 +22,6 @@ import numpy
 
 def right(response, answer, **columns):
     return {"reward": 1, "correct": response == answer}
-
-def ends(response, answer):
-    if response == "segfault":
-        ctypes.string_at(0)
-    if response == "fork" and os.fork() == 0:
-        return 7
-    return 1
 
 def writes(response, answer, box):
     box.append(response)
@@ -88,13 +81,6 @@ def test_a_function_grades_and_says_what_is_right(mine):
         grades = grader.score(["x", "y"], problems("x", "x", level=3))
     assert [(each.reward, each.correct) for each in grades] == [(1, True), (1, False)]
     assert [each.reward for each in graded(mine, "batch", "a", "bcd", batched=True)] == [1, 3]
-
-
-def test_a_function_that_ends_or_forks_its_process_hits_only_its_own_call(mine):
-    grades = graded(mine, "ends", "a", "fork", "segfault", "b")
-    assert reasons(grades) == ["custom", "custom", "crash", "custom"]
-    with pytest.raises(RunError, match=r"(?s)with SIGSEGV.*mine.py, line 10: ctypes"):
-        graded(mine, "ends", "segfault", max_failures=0)
 
 
 def test_a_process_that_ends_between_the_calls_is_replaced(mine):

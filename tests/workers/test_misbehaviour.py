@@ -18,18 +18,28 @@ from rlobj.conversations import EnvironmentSettings, ToolPool
 from rlobj.rewards import Custom
 
 FILE = '''
-import os, re
+import asyncio, ctypes, os, re, sys
 
 def misbehave(how):
     if how == "raises":
         return 1 / 0
+    if how == "stops":
+        raise StopIteration
+    if how == "quits":
+        sys.exit(4)
     if how == "hangs":
         re.match("(a+)+$", "a" * 60 + "b")
     if how == "exits":
         os._exit(3)
+    if how == "segfaults":
+        ctypes.string_at(0)
     return len(bytearray(8 << 30)) if how == "grows" else 1
 
 def reward(response, answer):
+    return misbehave(response)
+
+async def later(response, answer):
+    await asyncio.sleep(100 if response == "waits" else 0)
     return misbehave(response)
 
 def tool(how: str) -> int:
@@ -39,6 +49,14 @@ def tool(how: str) -> int:
         how: In which way.
     """
     return misbehave(how)
+
+async def tool_later(how: str) -> int:
+    """Misbehave.
+
+    Args:
+        how: In which way.
+    """
+    return await later(how, "")
 '''
 
 
@@ -50,9 +68,9 @@ def graded(grader: Any, how: str, caplog: Any) -> tuple[str, str]:
     return bad.reason.replace("error", "exception"), caplog.text
 
 
-def answered(pool: Any, how: str) -> tuple[str, str]:
+def answered(pool: Any, name: str, how: str) -> tuple[str, str]:
     async def both() -> Any:
-        return [await pool.call("tool", {"how": each}) for each in (how, "sound")]
+        return [await pool.call(name, {"how": each}) for each in (how, "sound")]
 
     with pool:
         bad, sound = asyncio.run(both())
@@ -60,35 +78,49 @@ def answered(pool: Any, how: str) -> tuple[str, str]:
     return bad.error, bad.error + bad.text
 
 
-NAMED = {
+MISBEHAVIOUR = {
     "raises": ("exception: ZeroDivisionError", "mine.py, line 6: return 1 / 0"),
+    "quits": ("exception: SystemExit", "SystemExit: 4"),
+    "stops": ("exception: ", "StopIteration"),
+    "waits": ("timeout", "within 1 seconds"),
     "hangs": ("timeout", "within 1 seconds"),
     "exits": ("crash", "ended its process with the exit status 3"),
-    "grows": ("exception: MemoryError", "mine.py, line 11: return len(bytearray("),
+    "segfaults": ("crash", "ended its process with SIGSEGV"),
+    "grows": ("exception: MemoryError", "mine.py, line 17: return len(bytearray("),
 }
-CASES = [(place, how) for place in ("named reward", "named tool") for how in NAMED]
+OF_THE_CALL, OF_THE_PROCESS = ("raises", "quits", "stops"), ("hangs", "exits", "segfaults", "grows")
+PLACES = {
+    "named reward": (*OF_THE_CALL, *OF_THE_PROCESS),
+    "named async reward": ("raises", "waits", "hangs", "exits"),
+    "named tool": (*OF_THE_CALL, *OF_THE_PROCESS),
+    "passed reward": OF_THE_CALL,
+    "passed async reward": (*OF_THE_CALL, "waits"),
+    "passed tool": OF_THE_CALL,
+    "passed async tool": (*OF_THE_CALL, "waits"),
+}
 
 
 @pytest.mark.parametrize(
-    ("place", "how"), [*CASES, ("passed reward", "raises"), ("passed tool", "raises")]
+    ("place", "how"), [(place, how) for place, hows in PLACES.items() for how in hows]
 )
 def test_a_call_that_misbehaves_is_told_and_the_next_one_succeeds(place, how, tmp_path, caplog):
     file = tmp_path / "mine.py"
     file.write_text(FILE)
     functions: dict[str, Any] = {}
     exec(compile(FILE, file, "exec"), functions)
-    named, passed = f"{file}:", EnvironmentSettings()
-    kind, message = {
-        "named reward": lambda: graded(
-            Custom(target=f"{named}reward", deadline=1, memory_gib=4).open(), how, caplog
-        ),
-        "named tool": lambda: answered(
-            ToolPool(EnvironmentSettings(tools=(f"{named}tool",), deadline=1)), how
-        ),
-        "passed reward": lambda: graded(opened(functions["reward"]), how, caplog),
-        "passed tool": lambda: answered(ToolPool(passed, [functions["tool"]]), how),
-    }[place]()
-    expected, text = NAMED[how]
+    reward, tool = ("later", "tool_later") if "async" in place else ("reward", "tool")
+    if place.endswith("tool"):
+        names = (f"{file}:{tool}",) if "named" in place else ()
+        pool = ToolPool(
+            EnvironmentSettings(tools=names, deadline=1), [] if names else [functions[tool]]
+        )
+        kind, message = answered(pool, tool, how)
+    elif "named" in place:
+        grader = Custom(target=f"{file}:{reward}", deadline=1, memory_gib=4).open()
+        kind, message = graded(grader, how, caplog)
+    else:
+        kind, message = graded(opened(functions[reward], deadline=1), how, caplog)
+    expected, text = MISBEHAVIOUR[how]
     assert kind.startswith(expected)
     assert text in message
 

@@ -215,7 +215,8 @@ class MathVerifier:
                     del self._asked[next(iter(self._asked))]
         if first:
             try:
-                correct, reason = self._ask(answer, gold)
+                with self._pool.worker(slow=may_take_long(answer)) as worker:
+                    correct, reason = worker.judge((gold, answer), (gold, None))
                 if correct is None:
                     future.until = time.monotonic() + _UNDECIDED_SECONDS
                 future.set_result((correct, reason))
@@ -223,12 +224,6 @@ class MathVerifier:
                 future.until = 0.0
                 future.set_exception(error)
         return future.result()
-
-    def _ask(self, answer: str, gold: str) -> _Decision:
-        """Ask a worker."""
-        with self._pool.worker(slow=may_take_long(answer)) as worker:
-            self._require_open()
-            return worker.judge((gold, answer), (gold, None))
 
 
 def _timed(decide: Callable[..., _Decision | None], question: tuple[str | None, str]) -> Any:

@@ -6,28 +6,11 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import resource
-import secrets
 import select
 import signal
 from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36
-_DESCRIPTORS = 1024
-"""`select` takes no larger ones."""
-
-
-def hidden(descriptor: int) -> int:
-    """Move a descriptor to a high number, drawn at random; code that writes to 3 or 4 misses it.
-
-    Programs that this process starts do not get it.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = _DESCRIPTORS if limit == resource.RLIM_INFINITY else min(limit, _DESCRIPTORS)
-    lowest = most // 2 + secrets.randbelow(max(most // 4, 1))
-    kept = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
-    os.close(descriptor)
-    return kept
 
 
 def end_with_parent(pipe: int = 0) -> None:
@@ -40,7 +23,7 @@ def end_with_parent(pipe: int = 0) -> None:
         pipe: the end that is read, of a process that leads its group. If it is stdin, stdin is
             empty afterwards.
     """
-    kept = hidden(fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 3))
+    kept = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 3)
     if pipe == 0:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -53,8 +53,6 @@ class Calculator:
 
 ENVIRONMENTS: dict[str, Callable[[], Environment]] = {"calculator": Calculator}
 """The environments in the box, by name."""
-_SAMPLER = ("context", "stream")
-"""The members of a `Sampler` that only conversations use."""
 
 
 @contextmanager
@@ -82,18 +80,12 @@ def open_conversations(
         context: see `Conversations`.
 
     Raises:
-        ConfigError: no such environment or tool, the chat template cannot be used, or the sampler
-            has not all that conversations need.
+        ConfigError: no such environment or tool, or the chat template cannot be used.
     """
     tools = settings.tools if tools is None else tools
     if settings.target is None and not tools:
         yield None
         return
-    if missing := [name for name in _SAMPLER if not hasattr(sampler, name)]:
-        raise ConfigError(
-            f"{type(sampler).__name__}, the sampler, has no {', '.join(missing)}. Conversations "
-            "need them: rlobj.Sampler describes them"
-        )
     with ExitStack() as stack:
         if settings.target is None:
             named = tuple(tool for tool in tools if isinstance(tool, str))
