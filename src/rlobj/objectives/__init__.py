@@ -23,7 +23,7 @@ divisors     Z, the number that the sum over tokens is divided by
 penalties    P_k, terms added to the loss
 mismatch     importance weights between sampler and trainer, a factor of ω
 controllers  numbers that change during a run
-scores       other policies whose log-probs an objective reads
+score_names  scores, other policies whose log-probs an objective reads, and their names
 settings     numbers of these parts that may be expressions
 functional   ratios and estimators of the KL as functions of tensors
 

@@ -14,7 +14,7 @@ from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import Expr, Level, nodes
-from rlobj.objectives.scores import of_rewards
+from rlobj.objectives.score_names import of_rewards
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
 

@@ -56,7 +56,7 @@ from rlobj.objectives.rules.nodes import (
     NamedReward,
     operands,
 )
-from rlobj.objectives.scores import (
+from rlobj.objectives.score_names import (
     against_mistakes,
     divergence_columns,
     of_rewards,

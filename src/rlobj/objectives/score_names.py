@@ -1,4 +1,4 @@
-"""Scores: policies whose log-probs of the same tokens an objective reads, such as a teacher.
+"""The names of scores: policies whose log-probs of the same tokens an objective reads.
 
 A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap = l_NAME − l, NAME_entropy and
 NAME_kl = Σ_k π_k·(log π_k − log π_NAME,k).
