@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
 from record_rows import dropped, write_records
 from screens import console, text_of
 from tiny import tiny_config
 
-from rlobj.base.arrow import write_parquet
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training import TrainingResult
@@ -69,51 +66,6 @@ def test_a_rule_that_touched_nothing_says_so(tmp_path: Path) -> None:
     text = " ".join(shown(run).split())
     assert "touched tokens: 0 of 10,000 tokens" in text
     assert "--where RULE selects among all tokens" in text
-
-
-def turn(text: str, observation: str = "", **more: Any) -> dict[str, Any]:
-    return {"text": text, "observation": observation, "errors": 0, "end": "", **more}
-
-
-def spoken(run: Path, *responses: tuple[bool | None, str, list[dict[str, Any]]]) -> str:
-    """The screen of a run whose last step has these verdicts, problems and turns."""
-    correct, problems, turns = zip(*responses, strict=True)
-    columns = {"correct": correct, "problem": problems, "prompt": [f"{x}=" for x in problems]}
-    columns |= {"reward": [float(x or 0) for x in correct], "conversation": map(json.dumps, turns)}
-    table = {name: list(values) for name, values in columns.items()}
-    write_parquet(run / "samples" / "step-000010.parquet", pyarrow.table(table))
-    screen = console(60)
-    show_history(screen, read_run_config(run), run, RunFolder(run).lines())
-    return text_of(screen).partition("conversations of step 10")[2]
-
-
-def test_a_right_and_a_wrong_conversation_stand_turn_by_turn(tmp_path: Path) -> None:
-    right = [turn("?37*46;", "1702;"), turn("#1702", end="done")]
-    wrong = [turn("?3;", "error;", errors=1), turn("?3;", "error;", errors=1, end="turns")]
-    text = spoken(
-        finished(tmp_path, "grpo"),
-        (True, "37*46", right),
-        (True, "1*2", right),
-        (False, "3", wrong),
-    )
-    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
-    assert [(name, value.strip()) for name, value in lines] == [
-        *(("prompt", "37*46="), ("policy", "?37*46;"), ("answered", "1702;")),
-        *(("policy", "#1702"), ("reward", "1.000, right")),
-        *(("prompt", "3="), ("policy", "?3;"), ("answered", "error;"), ("policy", "?3;")),
-        *(("answered", "error;"), ("end", "the conversation reached its number of turns")),
-        ("reward", "0.000, wrong"),
-    ]
-
-
-def test_what_a_tool_says_reaches_no_terminal_and_floods_none(tmp_path: Path) -> None:
-    evil = "\x1b[2J[red]\r\n\u202e" * 2000
-    text = spoken(finished(tmp_path, "grpo"), (None, evil, [turn(evil, evil, end="done")]))
-    assert not {each for each in text if ord(each) < 32} - {"\n"}
-    assert "\u202e" not in text
-    assert "[red]" in text
-    assert max(map(len, text.splitlines())) <= 60
-    assert len(text.splitlines()) < 20
 
 
 def test_calls_and_the_accuracy_with_and_without_them_are_shown(tmp_path: Path) -> None:

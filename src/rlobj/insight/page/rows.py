@@ -47,7 +47,7 @@ class PageRows:
 
     Attributes:
         rows: a pyarrow table with the columns of the record, and for whole updates also logprob,
-            old_logprob, old_entropy, collision, old_collision, ref_gap, proxy_gap, length, prompt,
+            old_logprob, old_entropy, ref_gap, proxy_gap, length, prompt,
             turn_reward, read (what the policy read before the token), `reward:NAME`, and an
             objective's own columns. `holds:PART` says whether a part of the run's rules holds; null
             = not known. A response without tokens has one row, whose position is -1.

@@ -89,8 +89,6 @@ def _more_columns(
         "logprob": current,
         "old_logprob": old,
         "old_entropy": observed.entropy if table.old_entropy is None else table.old_entropy,
-        "collision": observed.collision,
-        "old_collision": observed.collision if table.old_collision is None else table.old_collision,
     }
     for score in ("ref", "proxy", *observed.objective.scores):
         name = score_column(score)
