@@ -281,16 +281,6 @@ def _other_variable(answer: Structure, gold: Structure, comparer: ExactComparer)
     return False if variable and any(name != variable for name in named) else LATER
 
 
-def _value_before_name(answer: Named, gold: Structure, comparer: ExactComparer) -> Decision:
-    """2k + 1 = n has its value at the left, if the gold answer does not know n."""
-    value = tree_of(answer.value)
-    if answer.tree is None or isinstance(gold, Named) or not isinstance(value, tuple):
-        return LATER
-    if value[0] != "name" or value[1] in names_in(gold):
-        return LATER
-    return compare(Scalar(answer.tree, None), gold, comparer)
-
-
 def _without_names(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """A name may be left out: x = 5 is 5."""
     return compare(without_name(answer), without_name(gold), comparer)
@@ -395,7 +385,6 @@ RULES: tuple[tuple[Side, type[Structure] | tuple[type[Structure], ...], Rule], .
     ("both", Named, _other_name),
     ("answer", Named, _other_order_of_names),
     ("either", Named, _other_variable),
-    ("answer", Named, _value_before_name),
     ("either", Named, _without_names),
     ("either", Words, _words),
     ("either", (Interval, Region), _sets),

@@ -501,10 +501,6 @@ def _joined(parts: list[Structure], separators: set[str]) -> Region | None:
     if not of_sets or len(variables) > 1:
         return None
     [variable] = variables
-    first = regions[0]
-    values = all(isinstance(part, Scalar) for part in parts[1:]) and "or" not in separators
-    if values and isinstance(first, Region) and first.operator == "∖":  # x != 1, 2
-        return Region("∖", (*first.parts, Items(tuple(parts[1:]), braces=True)), variable)
     if "or" in separators:
         points = [
             region or (without_name(part) if isinstance(without_name(part), Scalar) else None)
