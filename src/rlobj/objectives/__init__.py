@@ -10,7 +10,7 @@ needs               the columns of a table that each stage reads
 rollout_advantages  A of a rollout's tables, from the rewards of all ranks
 frame               the values of expressions on the tokens of an update, token by token (`values`)
                     or over many tokens (`statistics` over all ranks)
-weights             m·ω/Z and c_k/Z_k, from a frame
+weights             the values of settings, and what a divisor makes of a weight, from a frame
 plan                Plan: all that is fixed for an update
 clauses             what the objective did to each token, and which part of a rule decided it
 loss                the loss of a micro-batch, from its table and the plan
