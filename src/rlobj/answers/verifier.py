@@ -216,6 +216,7 @@ class MathVerifier:
         if first:
             try:
                 with self._pool.worker(slow=may_take_long(answer)) as worker:
+                    self._require_open()  # it may have been closed during the wait
                     correct, reason = worker.judge((gold, answer), (gold, None))
                 if correct is None:
                     future.until = time.monotonic() + _UNDECIDED_SECONDS
