@@ -15,7 +15,7 @@ from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of, nested
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.sizes import GIB
-from rlobj_cli.screen.estimating import chosen
+from rlobj_cli.screen.estimating import estimate_of
 
 __all__ = ["ESTIMATES"]
 
@@ -95,7 +95,7 @@ HEAD = (
 
 def row(model: str, gpus: int, where: Path) -> list[str]:
     """A recipe as a row; memory and settings are those of the first preset."""
-    runs = [chosen(configured(model, gpus, each, where), GPUS[gpus]) for each in PRESETS]
+    runs = [estimate_of(configured(model, gpus, each, where), GPUS[gpus]) for each in PRESETS]
     first = runs[0]
     training, work = first.config.training, [each.work for each in runs]
     settings = ["LoRA"] if first.config.model.lora else []
