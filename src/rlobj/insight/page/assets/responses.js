@@ -25,11 +25,11 @@ function asked() {
   const [touched, advantage] = [touchedTest(), column("advantage")];
   const acted = (row) => touched(row) && advantage[row] !== 0;
   const most = (list) => list.reduce((a, b) => (b.acted > a.acted ? b : a), list[0]);
-  const counted = store.updates.map((update) => ({ ...update, acted: countIn(update, acted) }));
-  const inStep = counted.filter(({ step }) => `${step}` === state.step);
-  const whole = counted.filter((update) => update.whole);
-  const among = [inStep, whole, counted].find((updates) => updates.length);
-  const update = inStep.find((each) => `${each.update}` === state.update) ?? most(among);
+  const inStep = store.updates.filter(({ step }) => `${step}` === state.step);
+  const whole = store.updates.filter((each) => each.whole);
+  const among = [inStep, whole, store.updates].find((updates) => updates.length);
+  const counted = () => among.map((each) => ({ ...each, acted: countIn(each, acted) }));
+  const update = inStep.find((each) => `${each.update}` === state.update) ?? most(counted());
   const groups = new Map();
   for (const response of store.responses.filter(isOf(update))) {
     const id = `${response.group}`;
