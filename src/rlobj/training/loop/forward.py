@@ -133,7 +133,9 @@ class ForwardPasses:
         comm, settings = self._parallel.comm, {"packed": self._packed, "join": self._join}
         shares = self._sharing and (self.whole_rows is None if shareable is None else shareable)
         cut = cut_sequences(sequences, self._budget, shared=bool(shares), **settings)
-        if shares and self._sharing == "auto":
+        # Whole rows cost at least their tokens. Several processes sum the costs, so they compare.
+        may_cost_more = comm.size > 1 or cut.cost > token_count(sequences)
+        if shares and self._sharing == "auto" and may_cost_more:
             rows = cut_sequences(sequences, self._budget, **settings)
             costs = torch.tensor([rows.cost, cut.cost], dtype=torch.float64)
             whole, shared = comm.sum(costs).tolist()
