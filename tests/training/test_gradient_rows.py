@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from runs import distance, metrics, ranks, weights, write_config
 from strategies import awkward_batch, fitting, gradients, leaf, objectives
 from tiny import WITHOUT_SCORES, tiny_config
 from torch import Tensor
@@ -20,6 +21,7 @@ from rlobj.samplers import Response
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
 from rlobj.settings.scores import ScoreConfig
+from rlobj.training import run_training
 from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import Frozen
@@ -266,3 +268,44 @@ def test_a_packed_step_is_the_padded_step(parallel, skip):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
     for one, other in zip(packed.metrics, padded.metrics, strict=True):
         assert one == pytest.approx(other, rel=1e-11, abs=1e-13)
+
+
+# A run on several processes.
+
+
+def short_run(policy: Path, **training: Any) -> Any:
+    """With a micro-batch for each response, ranks have unequal numbers of them, some none."""
+    return tiny_config(
+        policy,
+        "20-entropy",
+        sampling={"max_tokens": 3, "dynamic": None, "prompts_per_step": 5, "group_size": 7},
+        training={"steps": 3, "updates_per_step": 2, "micro_batch_tokens": 8, **training},
+        checkpoint={"every": 3},
+    )
+
+
+@pytest.fixture(scope="module")
+def whole_run(policy, tmp_path_factory):
+    """The run in one process, in which every token goes through the model."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run_training(short_run(policy, skip_inactive=False), folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "strategy",
+    ["ddp", "fsdp2", *(pytest.param(z, marks=pytest.mark.deepspeed) for z in ("zero2", "zero3"))],
+)
+def test_two_processes_that_leave_out_tokens_train_what_one_does(
+    policy, whole_run, tmp_path, strategy
+):
+    file = write_config(short_run(policy, strategy=strategy), tmp_path / "run.yaml")
+    ranks(["train", "--config", file, "--out", tmp_path / "run"])
+    lines = metrics(tmp_path / "run")
+    assert max(line["tokens/skipped_logits_share"] for line in lines) > 0.7
+    assert all(line["train/grad_norm"] > 0 for line in lines)
+    for line, whole in zip(lines, metrics(whole_run), strict=True):
+        for name in ("loss/total", "train/grad_norm", "objective/kept_fraction"):
+            assert line[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-6), name
+    assert distance(weights(tmp_path / "run"), weights(whole_run)) < 5e-6

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from runs import QUICK, ROWS, ROWS_TEMPLATE, metrics, same, weights
+from runs import QUICK, ROWS, ROWS_TEMPLATE, metrics, ranks, same, weights
 
 import rlobj
 
@@ -92,3 +92,17 @@ def test_a_resumed_run_draws_the_numbers_of_an_uninterrupted_one(given, tmp_path
     rlobj.resume(tmp_path / "cut", trust=True)
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.slow
+def test_each_rank_draws_numbers_of_its_own(given, tmp_path):
+    words = ["train", "--preset", "grpo", "--model", "embedded", "--data", given["data"]]
+    words += ["--reward", given["reward"]]
+    for name, value in {**QUICK, **ROWS_TEMPLATE}.items():
+        words += ["--set", f"{name}={value}"]
+    ranks([*words, "--out", tmp_path / "run"])
+    assert metrics(tmp_path / "run")[-1]["train/grad_norm"] > 0
+    drawn = [lines(tmp_path / f"drawn{rank}") for rank in (0, 1)]
+    assert [len(rank) for rank in drawn] == [16, 16]
+    every = [number for rank in drawn for line in rank for number in line]
+    assert len(every) == len(set(every))
