@@ -140,15 +140,25 @@ class Cut:
 
     def stream(self, feed: Any, settings: Any, done: Callable[..., None]) -> None:
         """As the sampler, with shorter turns."""
-        from rlobj.samplers.types import Mapped
 
         def ended(request: Any, sample: Any) -> None:
             assert len(sample.tokens) == self.size
             sample.finish = "stop"
             done(request, sample)
 
-        short = Mapped(feed, lambda request: replace(request, max_tokens=self.size))
-        self.inner.stream(short, settings, ended)
+        self.inner.stream(Short(feed, self.size), settings, ended)
+
+
+class Short:
+    """A feed whose requests have so many tokens."""
+
+    def __init__(self, feed: Any, size: int) -> None:
+        self.feed, self.size, self.sources = feed, size, feed.sources
+
+    def take(self, **settings: bool) -> list[Any] | None:
+        """As the feed's."""
+        taken = self.feed.take(**settings)
+        return taken and [replace(request, max_tokens=self.size) for request in taken]
 
 
 def rollouts(engine: str, rounds: int, problems: int, count: int, size: int) -> dict[str, Any]:

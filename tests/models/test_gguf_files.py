@@ -195,7 +195,7 @@ class OtherTokenizer:
         ("owner/name:none.gguf", "no GGUF file 'owner/name:none.gguf'"),
         ("text.gguf", "is no GGUF file: it does not begin with GGUF"),
         ("tiny.bin", "is a file; a model is a folder, a GGUF file or a hub id"),
-        (".", r"folder without config\.json.*, or a GGUF file: text\.gguf, or .*: tiny\.gguf"),
+        (".", r"folder without config\.json.*, or a GGUF file"),
     ],
 )
 def test_a_name_that_is_no_gguf_file_is_refused_before_anything_is_loaded(

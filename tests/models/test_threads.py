@@ -7,7 +7,6 @@ from contextlib import ExitStack
 import pytest
 import torch
 
-from rlobj.models import threads as threads_module
 from rlobj.models.threads import SMALL, usual_threads
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.opening import _open_processes
@@ -31,22 +30,6 @@ def test_small_models_have_one_thread_on_a_cpu_and_others_what_torch_has(
     with torch.device("meta"):
         model = torch.nn.Linear(SMALL + size, 1, bias=False)
     assert usual_threads(model) == threads
-
-
-@pytest.mark.parametrize(
-    ("load", "size", "gpu", "told"),
-    [(3.2, 0, False, True), (0.3, 0, False, False), (3.2, -1, False, False), (3.2, 0, True, False)],
-)
-def test_more_threads_than_free_cores_are_named_with_what_to_type(
-    four, monkeypatch, caplog, load, size, gpu, told
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    monkeypatch.setattr(threads_module, "_LOAD", load)
-    monkeypatch.setattr(threads_module.os, "cpu_count", lambda: 4)
-    with torch.device("meta"):
-        usual_threads(torch.nn.Linear(SMALL + size, 1, bias=False))
-    line = "load of 3.2, and 4 threads more are used on 4 cores"
-    assert (line in caplog.text, "OMP_NUM_THREADS=1" in caplog.text) == (told, told)
 
 
 @pytest.mark.parametrize(("variable", "threads"), [(None, 2), ("4", 4)])

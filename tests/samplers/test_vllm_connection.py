@@ -209,7 +209,8 @@ def fleet_of(*servers: Flaky, **settings: Any) -> Fleet:
 
 def answers(fleet: Fleet, count: int, version: int = -1) -> list[Any]:
     found: dict[int, Any] = {}
-    fleet.complete(Feed.whole([{"seed": i} for i in range(count)]), found.__setitem__, version)
+    asked = Feed.whole(range(count))
+    fleet.complete(asked, lambda seed: {"seed": seed}, found.__setitem__, version)
     return [found[i]["seed"] for i in range(count)]
 
 

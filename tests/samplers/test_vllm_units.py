@@ -17,9 +17,9 @@ from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, extension, installed, transfer
 from rlobj.samplers.vllm.broadcast import WeightGroup
-from rlobj.samplers.vllm.client import _response
+from rlobj.samplers.vllm.client import completion
 from rlobj.samplers.vllm.extension import WeightExtension
-from rlobj.samplers.vllm.responses import Collected, Completion, engine_seed, request_fields
+from rlobj.samplers.vllm.responses import Completion, CompletionReader, engine_seed, request_fields
 
 needs_vllm = pytest.mark.skipif(installed.installed_vllm() is None, reason="vLLM is not installed")
 
@@ -100,25 +100,23 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
         def batch_decode(self, ids: Any, **settings: Any) -> list[str]:
             return [""] * len(ids)
 
-    settings = SamplingSettings(max_tokens=9)
-
     def read(*logprobs: float) -> list[float]:
-        collected = Collected([[1]], 1, settings, Tokenizer(), 0)
-        collected.add(0, [Completion([7] * len(logprobs), list(logprobs), "stop")])
-        [[sample]] = collected.all()
+        reader = CompletionReader(Tokenizer(), 0, greedy=False)
+        [sample] = reader.responses([1], [Completion([7] * len(logprobs), list(logprobs), "stop")])
+        reader.check()
         return list(sample.logprobs)
 
     assert read(-1.0, math.nan, -2.0)[::2] == [-1, -2]
     for broken in ([math.nan, math.nan, -1.0], [-1.0, -math.inf, -1.0]):
         with pytest.raises(RunError, match="not finite"):
             read(*broken)
-    collected = Collected([[1]] * 99, 1, settings, Tokenizer(), 0)
-    for index in range(63):
-        collected.add(index, [Completion([7], [math.nan], "stop")])
+    reader = CompletionReader(Tokenizer(), 0, greedy=False)
+    for _ in range(63):
+        reader.responses([1], [Completion([7], [math.nan], "stop")])
     with pytest.raises(RunError, match="not finite"):  # before the last response
-        collected.add(63, [Completion([7], [math.nan], "stop")])
+        reader.responses([1], [Completion([7], [math.nan], "stop")])
     choice = {"logprobs": {"token_logprobs": [None]}, "token_ids": [7], "finish_reason": "stop"}
-    assert math.isnan(_response(choice).logprobs[0])
+    assert math.isnan(completion(choice).logprobs[0])
 
 
 @needs_vllm

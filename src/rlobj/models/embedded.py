@@ -15,9 +15,6 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-__all__ = ["ALPHABETS", "build_policy", "build_tokenizer", "embedded_policy"]
-
-
 ALPHABET = "0123456789+-*,= "
 """Every character that the policies of `addition` and `max-digits` read and write."""
 

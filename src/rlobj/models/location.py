@@ -30,28 +30,28 @@ def require_model(name: str) -> None:
     """
     path = path_of(name)
     gguf = is_gguf(path)
-    if path.exists() and not path.is_dir():
-        if gguf and path.is_file():
-            with reported(ConfigError, f"{path}", OSError), path.open("rb") as file:
-                if file.read(4) != b"GGUF":
-                    raise ConfigError(f"{path} is no GGUF file: it does not begin with GGUF")
-            if find_spec("gguf") is None:
-                raise MissingExtra("gguf", "gguf", f"reading {path}")
-            return
-        raise ConfigError(f"{name} is a file; a model is a folder, a GGUF file or a hub id")
+    if path.is_file():
+        if not gguf:
+            raise ConfigError(f"{name} is a file; a model is a folder, a GGUF file or a hub id")
+        with reported(ConfigError, f"{path}", OSError), path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ConfigError(f"{path} is no GGUF file: it does not begin with GGUF")
+        if find_spec("gguf") is None:
+            raise MissingExtra("gguf", "gguf", f"reading {path}")
+        return
     if is_run(path):
         newest = newest_checkpoint(path)
         folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
         raise ConfigError(f"{name} is a run, not a model: it {folder}")
-    if path.is_dir() and not (path / "config.json").is_file():
-        files = ", or a GGUF file: ".join(["", *map(str, sorted(path.glob("*.gguf")))])
-        raise ConfigError(
-            f"{name} is a folder without config.json; a model is one that save_pretrained wrote"
-            f"{files}"
-        )
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigError(
+                f"{name} is a folder without config.json; a model is a folder that "
+                "save_pretrained wrote, or a GGUF file"
+            )
+        return
     local = gguf or name.startswith((".", "~", "/")) or len(path.parts) > 2
-    beside = path.parent if len(path.parts) > 1 else None
-    if path.is_dir() or not (local or (beside is not None and beside.is_dir())):
+    if not local and (len(path.parts) == 1 or not path.parent.is_dir()):
         return
     siblings = map(str, path.parent.glob("*.gguf" if gguf else "*/"))
     advice = nearest(str(path), siblings, spell_out=False)

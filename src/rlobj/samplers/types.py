@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
@@ -127,14 +126,11 @@ class Feed(Generic[Item]):
 
     Attributes:
         sources: those that may put in another item.
-        woken: called when something has changed; whoever takes the items may set it.
     """
 
     def __init__(self, items: Iterable[Item] = (), *, sources: int = 1) -> None:
         self.sources = sources
-        self.woken: Callable[[], object] = lambda: None
         self._items, self._closed = [*items], False
-        self._error: BaseException | None = None
         self._changed = threading.Condition()
 
     @classmethod
@@ -146,53 +142,40 @@ class Feed(Generic[Item]):
 
     def put(self, item: Item) -> None:
         """Add an item."""
-        with self._change():
+        with self._changed:
             self._items.append(item)
+            self._changed.notify_all()
 
     def leave(self) -> None:
         """One source less."""
-        with self._change():
-            self.sources -= 1
-
-    def close(self, error: BaseException | None = None) -> None:
-        """No more items come. With an error, `take` raises it."""
-        with self._change():
-            self._closed, self._error = True, error
-
-    @contextlib.contextmanager
-    def _change(self) -> Iterator[None]:
         with self._changed:
-            yield
+            self.sources -= 1
             self._changed.notify_all()
-        self.woken()
+
+    def close(self) -> None:
+        """No more items come."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def take(self, *, wait: bool = False, whole: bool = False) -> list[Item] | None:
         """The items that have come, perhaps none; None if no more will come.
 
         Args:
-            wait: until there is one.
-            whole: wait until there is one of each source.
+            wait: for an item, a second at most: between two calls, a signal is handled.
+            whole: as `wait`, for one item of each source.
         """
         with self._changed:
-            while not self._closed and len(self._items) < (max(self.sources, 1) if whole else wait):
-                self._changed.wait(1.0)  # a signal is handled between two waits
-            if self._error is not None:
-                raise self._error
+            enough = self._changed.wait_for(
+                lambda: (
+                    self._closed or len(self._items) >= (max(self.sources, 1) if whole else wait)
+                ),
+                1.0,
+            )
+            if not enough:
+                return []
             taken, self._items = self._items, []
             return taken if taken or not self._closed else None
-
-
-class Mapped(Feed[Any]):
-    """The items of another feed, each turned into something else when it is taken."""
-
-    def __init__(self, feed: Feed[Any], change: Callable[[Any], Any]) -> None:
-        super().__init__(sources=feed.sources)
-        self._feed, self._function = feed, change
-        feed.woken = lambda: self.woken()
-
-    def take(self, *, wait: bool = False, whole: bool = False) -> list[Any] | None:
-        taken = self._feed.take(wait=wait, whole=whole)
-        return taken and [self._function(item) for item in taken]
 
 
 class Sampler(Protocol):

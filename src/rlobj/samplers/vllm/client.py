@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers.types import Feed, Mapped
+from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.connection import Connection
 from rlobj.samplers.vllm.fleet import Fleet
 from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
@@ -69,7 +69,7 @@ class VllmServerSampler(VllmBase):
             ConfigError: the server has another model, or a trainer has sent weights to it.
         """
         for node in self._fleet.living:
-            models = node.get("/v1/models")["data"]
+            models = node.ask("GET", "/v1/models")["data"]
             served = [model.get("root") or model["id"] for model in models]
             if Path(source).resolve() not in [Path(name).resolve() for name in served]:
                 raise ConfigError(
@@ -83,14 +83,21 @@ class VllmServerSampler(VllmBase):
                     f"rlobj serve {source}"
                 )
 
-    def _send(self, feed: Feed[EngineRequest], arrived: Callable[[int, Any], None]) -> None:
-        def body(question: EngineRequest) -> dict[str, Any]:
-            return {"prompt": list(question[0]), "return_token_ids": True, **question[1]}
+    def _send(
+        self,
+        feed: Feed[Any],
+        request: Callable[[Any], EngineRequest],
+        arrived: Callable[[Any, list[Completion]], None],
+    ) -> None:
+        def body(item: Any) -> dict[str, Any]:
+            prompt, fields = request(item)
+            return {"prompt": list(prompt), "return_token_ids": True, **fields}
 
-        self._fleet.complete(Mapped(feed, body), arrived, self._expected)
+        def answered(item: Any, answer: Any) -> None:
+            choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+            arrived(item, list(map(completion, choices)))
 
-    def _responses(self, answer: Any) -> list[Completion]:
-        return [_response(choice) for choice in sorted(answer["choices"], key=lambda c: c["index"])]
+        self._fleet.complete(feed, body, answered, self._expected)
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
@@ -168,7 +175,8 @@ class VllmServerSampler(VllmBase):
         """Do nothing: the servers continue to run."""
 
 
-def _response(choice: Any) -> Completion:
+def completion(choice: Any) -> Completion:
+    """Read a response of a server."""
     logprobs = choice["logprobs"] or {"token_logprobs": []}
     values = logprobs["token_logprobs"]
     values = [math.nan if value is None else value for value in values]  # JSON has no NaN

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -109,40 +108,44 @@ class VllmSampler(VllmBase):
             "use_tqdm_on_load": False,
         }
 
-    def _send(self, feed: Feed[EngineRequest], arrived: Callable[[int, Any], None]) -> None:
+    def _send(
+        self,
+        feed: Feed[Any],
+        request: Callable[[Any], EngineRequest],
+        arrived: Callable[[Any, list[Completion]], None],
+    ) -> None:
         """Do what `vllm.LLM.generate` does, and pass on each output when it is finished.
 
         New prompts enter between two steps of the engine.
         """
         from vllm import SamplingParams
 
-        self._wake()
+        if self._asleep:
+            raise RunError("the sleeping engine has no weights; call sync before sampling")
         engine = self._engine.llm_engine
-        places: dict[str, int] = {}
-        count, more = 0, True
+        running: dict[str, Any] = {}
+        more = True
         with random_states_kept(), self._eager():
             try:
                 while more or engine.has_unfinished_requests():
                     new = feed.take(wait=not engine.has_unfinished_requests()) if more else ()
                     more = new is not None
                     if new:
-                        inputs = [{"prompt_token_ids": list(prompt)} for prompt, _ in new]
+                        requests = [request(item) for item in new]
+                        inputs = [{"prompt_token_ids": list(prompt)} for prompt, _ in requests]
                         parameters = [
                             SamplingParams(**fields, detokenize=bool(fields.get("stop")))
-                            for _, fields in new
+                            for _, fields in requests
                         ]
                         names = self._engine.enqueue(inputs, parameters, use_tqdm=False)
                         keys = [name.partition("-")[0] for name in names]
-                        places |= dict(zip(keys, itertools.count(count), strict=False))
-                        count += len(new)
+                        running |= zip(keys, new, strict=True)
                     for output in engine.step():
                         if output.finished:
-                            arrived(places.pop(output.request_id), output)
+                            completions = list(map(_completion, output.outputs))
+                            arrived(running.pop(output.request_id), completions)
             finally:  # after an error: the engine can be used again
-                engine.abort_request(list(places))
-
-    def _responses(self, answer: Any) -> list[Completion]:
-        return list(map(_response, answer.outputs))
+                engine.abort_request(list(running))
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
@@ -191,15 +194,6 @@ class VllmSampler(VllmBase):
         self._engine, _alive = None, False
         gc.collect()
 
-    def _wake(self) -> None:
-        """Wake the engine, to sample between `sleep` and the next `sync`."""
-        if not self._asleep:
-            return
-        if self._sleep_level == 2:
-            raise RunError("the sleeping engine has no weights; call sync before sampling")
-        self._engine.wake_up()
-        self._asleep = False
-
     def _call(self, method: str, *arguments: Any) -> list[Any]:
         return self._engine.collective_rpc(method, args=arguments)
 
@@ -210,7 +204,7 @@ class VllmSampler(VllmBase):
         return torch.compiler.set_stance("force_eager")
 
 
-def _response(output: Any) -> Completion:
+def _completion(output: Any) -> Completion:
     ids = list(output.token_ids)
     entries = zip(output.logprobs, ids, strict=True)
     return Completion(ids, [entry[token].logprob for entry, token in entries], output.finish_reason)

@@ -25,8 +25,6 @@ _QUICK = 15.0
 """Largest number of seconds to wait for an answer that needs no work."""
 _IDLE = 2.0
 """Seconds after which an idle connection is not used again; vLLM closes it after 5."""
-_LARGEST = 2**30
-"""Bytes of an answer."""
 _SHOWN = 500
 """Largest number of characters of a response in an error message."""
 
@@ -87,7 +85,7 @@ class Connection:
             raise kind(error) from error
 
     def _check(self, model_config: Any, dtype: str) -> None:
-        version = self._ask("GET", "/version", None, min(self.timeout, _QUICK))["version"]
+        version = self.ask("GET", "/version")["version"]
         if self.about:
             return
         check_version("vllm", version, SUPPORTED, f"the server {self.url}")
@@ -136,14 +134,26 @@ class Connection:
                 f"({error!r}). Start it with: rlobj serve MODEL"
             ) from error
 
-    def get(self, path: str) -> Any:
-        """Return the JSON at a path."""
-        return self._ask("GET", path, None, self.timeout)
+    def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
+        """Call a method of all workers, and return one result per worker.
 
-    def post(self, path: str, body: Any = None, *, long: bool = False) -> Any:
-        """Send a command and return the JSON response.
+        Raises:
+            RunError: a worker failed.
+        """
+        body = {"method": method, "args": list(arguments)}
+        results = self.ask("POST", "/collective_rpc", body, long=long)["results"]
+        for result in results:
+            if isinstance(result, dict) and "error" in result:
+                raise RunError(
+                    f"a worker of the server at {self.url} failed: {result['error']}. {_AGAIN}"
+                )
+        return results
+
+    def ask(self, method: str, path: str, body: Any = None, *, long: bool = False) -> Any:
+        """Send one request, and return the JSON response.
 
         Args:
+            method: GET or POST.
             path: path with query.
             body: JSON body.
             long: allow ten times the timeout, and check the server's health meanwhile.
@@ -153,30 +163,12 @@ class Connection:
             ConfigError: the server refuses the request.
             RunError: the command failed.
         """
-        return self._ask("POST", path, body, self.timeout * (_LONG if long else 1), watched=long)
+        timeout = self.timeout * (_LONG if long else 1)
 
-    def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
-        """Call a method of all workers, and return one result per worker.
-
-        Raises:
-            RunError: a worker failed.
-        """
-        body = {"method": method, "args": list(arguments)}
-        results = self.post("/collective_rpc", body, long=long)["results"]
-        for result in results:
-            if isinstance(result, dict) and "error" in result:
-                raise RunError(
-                    f"a worker of the server at {self.url} failed: {result['error']}. {_AGAIN}"
-                )
-        return results
-
-    def _ask(
-        self, method: str, path: str, body: Any, timeout: float, *, watched: bool = False
-    ) -> Any:
         async def work() -> Any:
             async with self.session() as session:
                 tasks = [asyncio.create_task(self.send(session, method, path, body, timeout))]
-                if watched:
+                if long:
                     tasks.append(asyncio.create_task(self.watch(session, "GET", "/health")))
                 done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in others:
@@ -217,12 +209,7 @@ class Connection:
             async with session.request(
                 method, self.url + path, json=body, timeout=limits
             ) as answer:
-                status, content = answer.status, bytearray()
-                async for chunk in answer.content.iter_any():
-                    content += chunk
-                    if len(content) > _LARGEST:
-                        raise RunError(f"the server at {self.url} does not end its answer")
-                text = content.decode()
+                status, text = answer.status, await answer.text()
             if status == 200:
                 return json.loads(text) if text else None
         except TimeoutError as error:

@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError, RunError, warn_once
 from rlobj.base.progress import ENDING
-from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
+from rlobj.samplers.types import Feed, Item, WaitEnded, WeightsLost
 from rlobj.samplers.vllm.connection import Connection, Result, ServerGone, ServerRefuses, run
 from rlobj.samplers.vllm.settings import ServerSettings
 
@@ -24,8 +23,6 @@ _CONCURRENT = 256
 """Largest number of simultaneous requests to one server."""
 _PAUSE = 1.0
 """Seconds between two attempts to reach a server that is gone."""
-_SAID = 60.0
-"""Seconds between two warnings while the trainer waits."""
 
 
 class Fleet:
@@ -149,16 +146,15 @@ class Fleet:
             WaitEnded: the process is asked to end.
             RunError: it finds none in time.
         """
-        began = time.monotonic()
-        said = began - _SAID + 2 * _PAUSE  # a short failure is not worth a warning
+        began, attempts = time.monotonic(), 0
         start = f"Start one: rlobj serve MODEL --port {urlsplit(self.nodes[0].url).port or 80}"
         while not (nodes := attempt()):
-            now = time.monotonic()
-            left = self._patience - (now - began)
-            if left <= 0:
-                raise RunError(f"{self._why()}. Waited {now - began:.0f} s. {start}")
-            if now - said >= _SAID:
-                said = now
+            attempts += 1
+            waited = time.monotonic() - began
+            if waited >= self._patience:
+                raise RunError(f"{self._why()}. Waited {waited:.0f} s. {start}")
+            if attempts == 2:  # a short failure is not worth a warning
+                left = self._patience - waited
                 logger.warning(
                     "%s. Waiting for it, up to %.0f s more. %s", self._why(), left, start
                 )
@@ -173,25 +169,34 @@ class Fleet:
     # Completions.
 
     def complete(
-        self, feed: Feed[dict[str, Any]], arrived: Callable[[int, Any], None], version: int
+        self,
+        feed: Feed[Item],
+        body: Callable[[Item], dict[str, Any]],
+        arrived: Callable[[Item, Any], None],
+        version: int,
     ) -> None:
         """Send completion requests to the servers that hold a version of the weights.
 
         All servers begin with equally many; one that answers takes the next.
 
         Args:
-            feed: JSON bodies, which may come while others are answered.
-            arrived: called with a request's number and response as soon as it arrives. An
-                exception in it ends the call.
+            feed: what is asked, which may come while other requests are answered.
+            body: gives the JSON body of a request.
+            arrived: called with what was asked and the answer as soon as it arrives. An exception
+                in it ends the call.
             version: of the weights.
 
         Raises:
             WeightsLost: a server is gone, or got other weights meanwhile.
             RunError: no server answers in time.
         """
+
+        async def complete(node: Connection, session: Any, item: Item) -> None:
+            arrived(item, await node.send(session, "POST", "/v1/completions", body(item), None))
+
         self.ask(version)
         before = self.living
-        run(self._deal([*before], feed, arrived))
+        run(self._deal([*before], feed, complete))
         after = self.each(before, state)
         if wrong := [node for node in before if after[node] != before[node]]:
             self.living = {}
@@ -200,76 +205,55 @@ class Fleet:
     async def _deal(
         self,
         nodes: Sequence[Connection],
-        feed: Feed[dict[str, Any]],
-        arrived: Callable[[int, Any], None],
+        feed: Feed[Item],
+        work: Callable[[Connection, Any, Item], Coroutine[Any, Any, None]],
     ) -> None:
-        """Send the requests.
+        """Do the work of each item of a feed with a server that is free.
 
         Raises:
             WeightsLost: a server is gone.
         """
-        queue = _Queue(feed)
+        queue: asyncio.Queue[Item | None] = asyncio.Queue()
         share = min(_CONCURRENT, -(-feed.sources // len(nodes)))
 
+        async def supply() -> None:
+            while (items := await asyncio.to_thread(feed.take, wait=True)) is not None:
+                for item in items:
+                    queue.put_nowait(item)
+            for _ in range(share * len(nodes)):
+                queue.put_nowait(None)
+
         async def slot(node: Connection, session: Any) -> None:
-            while (request := await queue.next()) is not None:
-                number, body = request
-                arrived(number, await node.send(session, "POST", "/v1/completions", body, None))
+            while (item := await queue.get()) is not None:
+                await work(node, session, item)
 
-        async def serve(node: Connection) -> None:
-            async with node.session() as session:
-                watching = asyncio.create_task(node.watch(session, *node.pulse))
-                slots = [asyncio.create_task(slot(node, session)) for _ in range(share)]
-                slotted = asyncio.gather(*slots)
-                try:
-                    await asyncio.wait([slotted, watching], return_when=asyncio.FIRST_COMPLETED)
-                    (slotted if slotted.done() else watching).result()
-                except ServerGone as error:
-                    self._drop(node, error)
-                    raise WeightsLost(str(error)) from error
-                finally:
-                    for task in (watching, *slots):
-                        task.cancel()
-                    await asyncio.gather(watching, slotted, *slots, return_exceptions=True)
+        async def using(node: Connection, coroutine: Coroutine[Any, Any, None]) -> None:
+            try:
+                await coroutine
+            except ServerGone as error:
+                self._drop(node, error)
+                raise WeightsLost(str(error)) from error
 
-        tasks = [asyncio.create_task(serve(node)) for node in nodes]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with contextlib.AsyncExitStack() as stack:
+            watches: list[asyncio.Task[None]] = []
+            slots = [asyncio.create_task(supply())]
+            for node in nodes:
+                session = await stack.enter_async_context(node.session())
+                watch = using(node, node.watch(session, *node.pulse))
+                watches.append(asyncio.create_task(watch))
+                slots += [
+                    asyncio.create_task(using(node, slot(node, session))) for _ in range(share)
+                ]
+            done = asyncio.gather(*slots)
+            try:
+                ended, _ = await asyncio.wait([done, *watches], return_when=asyncio.FIRST_COMPLETED)
+                ended.pop().result()
+            finally:
+                for task in (*watches, *slots):
+                    task.cancel()
+                await asyncio.gather(done, *watches, *slots, return_exceptions=True)
 
 
 def state(node: Connection) -> tuple[int, int]:
     """The version of a server's weights, and how often some came."""
     return node.state()
-
-
-class _Queue:
-    """The requests of a feed, by number, for the slots of one event loop."""
-
-    def __init__(self, feed: Feed[dict[str, Any]]) -> None:
-        self._feed, self._open, self._count = feed, True, 0
-        self._bodies: deque[dict[str, Any]] = deque()
-        self._came, loop = asyncio.Semaphore(0), asyncio.get_running_loop()
-
-        def woken() -> None:  # a change wakes one of the slots that wait
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._came.release)
-
-        feed.woken = woken
-
-    async def next(self) -> tuple[int, dict[str, Any]] | None:
-        """The next request and its number; None if no more will come."""
-        while True:
-            new = self._feed.take() if self._open else None
-            self._open = new is not None
-            self._bodies.extend(new or ())
-            if self._bodies:
-                self._count += 1
-                return self._count - 1, self._bodies.popleft()
-            if not self._open:
-                self._came.release()  # the others that wait end, too
-                return None
-            await self._came.acquire()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import types as samplers
 from rlobj.samplers.response import Response, packed
-from rlobj.samplers.types import Done, Feed, Mapped, Request, SamplingSettings
+from rlobj.samplers.types import Done, Feed, Request, SamplingSettings
 
 SCORING: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
 """vLLM's sampling parameters for a request that scores its prompt."""
@@ -97,75 +97,58 @@ def request_fields(
     }
 
 
-@dataclass
-class Collected:
-    """The samples of one call, converted as vLLM's responses arrive.
+class CompletionReader:
+    """Turns the completions of one call into responses.
 
     Args:
-        prompts: token ids.
-        count: samples for each prompt.
-        settings: with temperature 0, the responses of a prompt are one.
         tokenizer: of the model.
         version: of the engine's weights.
-        done: called with a prompt's index and samples.
+        greedy: log-probs are those of the most likely token, 0.
     """
 
-    prompts: Sequence[Sequence[int]]
-    count: int
-    settings: SamplingSettings
-    tokenizer: Any
-    version: int
-    done: Done | None = None
-    _groups: dict[int, list[Response]] = field(default_factory=dict)
-    _tokens: int = 0
-    _unknown: int = 0
+    def __init__(self, tokenizer: Any, version: int, *, greedy: bool) -> None:
+        self._tokenizer, self._version, self._greedy = tokenizer, version, greedy
+        self._tokens = self._unknown = 0
 
-    def add(self, index: int, responses: Sequence[Completion]) -> None:
-        """Convert the responses to a prompt.
+    def responses(self, prompt: Sequence[int], completions: Sequence[Completion]) -> list[Response]:
+        """The responses to a prompt.
 
         Raises:
             RunError: a log-probability is infinite, most are NaN, or vLLM aborted a response.
         """
-        for response in responses:
-            if response.finish not in ("stop", "length"):
+        for each in completions:
+            if each.finish not in ("stop", "length"):
                 raise RunError(
-                    f"vLLM ended a response with '{response.finish}'; expected stop or length. See "
+                    f"vLLM ended a response with '{each.finish}'; expected stop or length. See "
                     "vLLM's log. A server that has ended is started again with: rlobj serve MODEL"
                 )
-            self._tokens += len(response.logprobs)
-            self._unknown += sum(map(math.isnan, response.logprobs))
-            if any(map(math.isinf, response.logprobs)):
+            self._tokens += len(each.logprobs)
+            self._unknown += sum(map(math.isnan, each.logprobs))
+            if any(map(math.isinf, each.logprobs)):
                 raise RunError(samplers.NOT_FINITE, finding="update-too-large")
         if self._tokens >= _ENOUGH:
-            self._check()
-        ids = [response.token_ids for response in responses]
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        shared, greedy = packed("i", self.prompts[index]), self.settings.temperature == 0
-        drawn = [
+            self.check()
+        ids = [each.token_ids for each in completions]
+        texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        shared = packed("i", prompt)
+        return [
             Response(
                 prompt=shared,
-                tokens=response.token_ids,
-                logprobs=[0.0] * len(response.token_ids) if greedy else response.logprobs,
+                tokens=each.token_ids,
+                logprobs=[0.0] * len(each.token_ids) if self._greedy else each.logprobs,
                 text=text,
-                finish="stop" if response.finish == "stop" else "length",
-                weight_version=self.version,
+                finish="stop" if each.finish == "stop" else "length",
+                weight_version=self._version,
             )
-            for response, text in zip(responses, texts, strict=True)
+            for each, text in zip(completions, texts, strict=True)
         ]
-        self._groups[index] = drawn * (self.count // len(drawn))
-        if self.done is not None:
-            self.done(index, self._groups[index])
 
-    def all(self) -> list[list[Response]]:
-        """The samples of all prompts, in their order.
+    def check(self) -> None:
+        """Refuse log-probabilities of which most are NaN.
 
         Raises:
-            RunError: most log-probabilities are NaN.
+            RunError: they are.
         """
-        self._check()
-        return [self._groups[index] for index in range(len(self.prompts))]
-
-    def _check(self) -> None:
         if 2 * self._unknown > self._tokens:  # vLLM has a few where the entropy is nearly 0
             raise RunError(samplers.NOT_FINITE, finding="update-too-large")
 
@@ -208,14 +191,21 @@ class VllmBase(ABC):
                 asleep without weights, or no server answers in time.
         """
         check_prompts(prompts, settings, self._context, self._vocabulary)
-        collected = Collected(prompts, count, settings, self.tokenizer, self.version, done)
+        reader = CompletionReader(self.tokenizer, self.version, greedy=settings.temperature == 0)
+        groups: dict[int, list[Response]] = {}
 
-        def arrived(index: int, answer: Any) -> None:
-            collected.add(index, self._responses(answer))
+        def request(index: int) -> EngineRequest:
+            return prompts[index], request_fields(settings, count, seeds[index], self._eos)
 
-        fields = [request_fields(settings, count, seed, self._eos) for seed in seeds]
-        self._send(Feed.whole([*zip(prompts, fields, strict=True)]), arrived)
-        return collected.all()
+        def arrived(index: int, completions: list[Completion]) -> None:
+            drawn = reader.responses(prompts[index], completions)
+            groups[index] = drawn * (count // len(drawn))
+            if done is not None:
+                done(index, groups[index])
+
+        self._send(Feed.whole(range(len(prompts))), request, arrived)
+        reader.check()
+        return [groups[index] for index in range(len(prompts))]
 
     @property
     def context(self) -> int:
@@ -233,27 +223,23 @@ class VllmBase(ABC):
         Raises:
             WeightsLost, RunError: as for `sample`.
         """
-        requests: list[Request] = []
-        prompts: list[Sequence[int]] = []
-        collected = Collected(prompts, 1, settings, self.tokenizer, self.version)
-        collected.done = lambda index, samples: done(requests[index], samples[0])
+        reader = CompletionReader(self.tokenizer, self.version, greedy=settings.temperature == 0)
 
         def engine_request(request: Request) -> EngineRequest:
             limited = settings.model_copy(update={"max_tokens": request.max_tokens})
             check_prompts([request.prompt], limited, self._context, self._vocabulary)
-            requests.append(request)
-            prompts.append(request.prompt)
             return request.prompt, request_fields(limited, 1, request.seed, self._eos)
 
-        self._send(
-            Mapped(feed, engine_request),
-            lambda i, answer: collected.add(i, self._responses(answer)),
-        )
+        def arrived(request: Request, completions: list[Completion]) -> None:
+            done(request, reader.responses(request.prompt, completions)[0])
+
+        self._send(feed, engine_request, arrived)
 
     @abstractmethod
-    def _send(self, feed: Feed[EngineRequest], arrived: Callable[[int, Any], None]) -> None:
-        """Have prompts answered; call `arrived` with the number of each one and its answer."""
-
-    @abstractmethod
-    def _responses(self, answer: Any) -> list[Completion]:
-        """Read the responses to a prompt."""
+    def _send(
+        self,
+        feed: Feed[Any],
+        request: Callable[[Any], EngineRequest],
+        arrived: Callable[[Any, list[Completion]], None],
+    ) -> None:
+        """Have the requests of a feed's items answered; `arrived` gets each item's completions."""

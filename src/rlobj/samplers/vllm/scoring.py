@@ -54,7 +54,7 @@ class Reader(Connection):
     _root = ""
 
     def _check(self, model_config: Any, dtype: str) -> None:
-        card = self.get("/v1/models")["data"][0]
+        card = self.ask("GET", "/v1/models")["data"][0]
         root, self.limit = card.get("root") or card["id"], int(card["max_model_len"])
         if self._root not in ("", root):
             raise ConfigError(f"the server at {self.url} serves {root}, and before {self._root}")
@@ -65,25 +65,6 @@ class Reader(Connection):
         self.join(None)
         return 0, 0
 
-    def ask(self, path: str, body: Any, key: str) -> Any:
-        """Send a command, and return one part of the response."""
-        with self._understood():
-            return self.post(path, body, long=True)[key]
-
-    async def send(
-        self, session: Any, method: str, path: str, body: Any, timeout: float | None
-    ) -> Any:
-        """Send one request as `Connection` does; scoring a sequence takes ten timeouts at most."""
-        try:
-            return await super().send(session, method, path, body, timeout or 10 * self.timeout)
-        except ConfigError as error:
-            if "JSON compliant" not in str(error):
-                raise
-            raise RunError(
-                f"the server at {self.url} computes NaN as a log-prob: its weights are damaged, or "
-                "its dtype overflows"
-            ) from error
-
 
 class ServerScorer:
     """Scores given tokens with the model of a server that `rlobj serve` or `vllm serve` started.
@@ -93,7 +74,7 @@ class ServerScorer:
             environment is also the key of `vllm serve --api-key`.
         name: of the score; messages begin with `scores.NAME`.
         temperature: of the rollout; a server scores at temperature 1.
-        timeout: seconds to wait for an answer; scoring a sequence may take ten times as long.
+        timeout: seconds to wait for an answer; scoring sequences may take longer.
         patience: seconds to wait for a server that is gone.
 
     Raises:
@@ -149,6 +130,9 @@ class ServerScorer:
         """
         scores: list[list[ServerScore]] = [[] for _ in sequences]
 
+        def body(index: int) -> dict[str, Any]:
+            return {"prompt": prompts[index], **SCORING, "prompt_logprobs": top}
+
         def arrived(index: int, answer: Any) -> None:
             prompt, response = sequences[index]
             scores[index] = _read(answer, len(prompt), response, top)
@@ -161,11 +145,10 @@ class ServerScorer:
                     f"at most {self.context} (max_model_len={self._node.limit}, less one). Start "
                     f"it with max_model_len={longest + 1}, or set a smaller sampling.max_tokens"
                 )
-            settings = SCORING | {"prompt_logprobs": top}
             for attempt in range(1, _TRIES + 1):
-                bodies = Feed.whole([{"prompt": ids, **settings} for ids in prompts])
+                feed = Feed.whole(range(len(prompts)))
                 try:
-                    self._fleet.complete(bodies, arrived, 0)
+                    self._fleet.complete(feed, body, arrived, 0)
                     break
                 except WeightsLost:
                     if attempt == _TRIES:
@@ -191,7 +174,7 @@ class ServerScorer:
             for text in ("".join(tokenizer.all_special_tokens), *_PROBES, *texts):
                 body = {"prompt": text, "add_special_tokens": False}
                 ours = tokenizer.encode(text, add_special_tokens=False)
-                for pair in zip_longest(ours, self._node.ask("/tokenize", body, "tokens")):
+                for pair in zip_longest(ours, self._asked("/tokenize", body)["tokens"]):
                     self._refuse(f"a token of {text!r}", *pair)
             if end is None and tokenizer.eos_token_id is not None:
                 self._check_end(tokenizer.eos_token_id, tokenizer.eos_token)
@@ -199,12 +182,15 @@ class ServerScorer:
     def _compare(self, tokenizer: Any, low: int, high: int) -> None:
         """Compare the texts of the ids in [low, high); if they differ, find the first by halves."""
         ids, middle = list(range(low, high)), (low + high) // 2
-        pair = tokenizer.decode(ids), self._node.ask("/detokenize", {"tokens": ids}, "prompt")
+        pair = tokenizer.decode(ids), self._asked("/detokenize", {"tokens": ids})["prompt"]
         if len(ids) == 1:
             self._refuse(f"id {low}", *pair)
         elif pair[0] != pair[1]:
             self._compare(tokenizer, low, middle)
             self._compare(tokenizer, middle, high)
+
+    def _asked(self, path: str, body: dict[str, Any]) -> Any:
+        return self._node.ask("POST", path, body, long=True)
 
     def _refuse(self, what: str, here: Any, there: Any) -> None:
         if here != there:
@@ -216,7 +202,7 @@ class ServerScorer:
     def _check_end(self, token: int, text: str) -> None:
         """Have the server draw the policy's end token, and see whether that ends the response."""
         drawn = {"max_tokens": 2, "temperature": 0, "allowed_token_ids": [token]}
-        (choice,) = self._node.ask("/v1/completions", {"prompt": [token], **drawn}, "choices")
+        (choice,) = self._asked("/v1/completions", {"prompt": [token], **drawn})["choices"]
         if choice["finish_reason"] != "stop":
             raise ConfigError(
                 f"id {token} ({text!r}) ends a response of the policy, but none of the server at "

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,16 +17,13 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, RunError, Setting
+from rlobj.base.errors import ConfigError, RunError, Setting, reported
 from rlobj.base.ports import free_port
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.fleet import Fleet, state
 from rlobj.samplers.vllm.settings import ServerSettings
-
-_DAY = 86400.0
-"""Age in seconds at which a folder of weights is what a killed trainer left."""
 
 
 class Transfer:
@@ -69,16 +65,16 @@ class Transfer:
     def _paused(self, nodes: list[Connection]) -> Iterator[None]:
         """Pause generation inside the block, and clear the prefix caches at its end."""
         fleet = self._fleet
-        fleet.each(nodes, lambda node: node.post("/pause?mode=wait", long=True))
+        fleet.each(nodes, lambda node: node.ask("POST", "/pause?mode=wait", long=True))
         try:
             yield
-            cleared = fleet.each(nodes, lambda node: node.post("/reset_prefix_cache"))
+            cleared = fleet.each(nodes, lambda node: node.ask("POST", "/reset_prefix_cache"))
             if not all((answer or {}).get("success", True) for answer in cleared.values()):
                 raise RunError(
                     "a server did not clear its prefix cache; responses would mix policies"
                 )
         finally:
-            fleet.each(nodes, lambda node: node.post("/resume"))
+            fleet.each(nodes, lambda node: node.ask("POST", "/resume"))
 
     def _by_file(self, nodes: list[Connection], folder: Path) -> bool:
         """Whether the transport is files; "auto" means that every server can read a file here."""
@@ -109,15 +105,13 @@ class Transfer:
     def _folder(self) -> Iterator[Path]:
         """Create an empty folder in shared memory, and delete it afterwards.
 
-        What a killed trainer of these servers left is replaced; of others, deleted after a day.
+        What a killed trainer of these servers left is replaced.
         """
         shared = Path("/dev/shm")
         base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
         name = hashlib.sha256(repr(self._settings.urls).encode()).hexdigest()[:16]
         folder = base / f"rlobj-{os.getuid()}-{name}"
-        for left in base.glob(f"rlobj-{os.getuid()}-*"):
-            if left == folder or left.stat().st_mtime < time.time() - _DAY:
-                shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(mode=0o700)
             yield folder
@@ -194,8 +188,8 @@ def _own_address(url: str) -> str:
     """Find this machine's address in its connection to the server."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        with socket.create_connection((parts.hostname or "", port), timeout=10) as connection:
-            return str(connection.getsockname()[0])
-    except OSError as error:
-        raise ServerGone(f"the server at {url} cannot be reached ({error})") from error
+    with (
+        reported(ServerGone, f"the server at {url} cannot be reached", OSError),
+        socket.create_connection((parts.hostname or "", port), timeout=10) as connection,
+    ):
+        return str(connection.getsockname()[0])
