@@ -80,7 +80,6 @@ def test_a_puzzle_has_its_quiz_and_the_text_of_its_solution(tmp_path):
         *((Decimal(x), y) for x, y in {"3.00": "3", "2.50": "2.5", "-1E+3": "-1000"}.items()),
         (Decimal("1234567890123456789012345678901234.50"), "1234567890123456789012345678901234.5"),
         *((Fraction(1, 3), "1/3"), (1e22, "10000000000000000000000"), (2**63, str(2**63))),
-        *((b" 3 ", "3"), ("π".encode(), "π"), ([b"3"], "3")),
         *((numpy.int64(3), "3"), (numpy.float64(0.1), "0.1"), (numpy.float32(0.1), "0.1")),
     ],
     ids=repr,
@@ -112,8 +111,7 @@ def test_commas_of_a_gold_stay_unless_they_group_the_digits_of_one_number(gold, 
         (date(2024, 1, 5), r"the type date \(2024-01-05\); expected text or a number"),
         (numpy.array([3, 4]), "the type ndarray"),
         ({1: 2}, "the type dict"),
-        (b"\xff", "bytes that are not UTF-8 text .* at byte 0"),
-        ([b"\xff\xfe"], "bytes that are not UTF-8"),
+        (b"3", "the type bytes"),
         ((1, 2), "the type tuple"),
         (1j, "the type complex"),
     ],
@@ -125,10 +123,9 @@ def test_a_gold_whose_text_would_be_another_answer_is_refused(value, message):
 
 
 def test_parquet_golds_of_each_type_are_kept(tmp_path):
-    """Bytes are text in columns of older writers, and a float32 is the number that was written."""
+    """A float32 is the number that was written."""
     struct = pyarrow.struct([("answer", pyarrow.list_(pyarrow.float32())), ("x", pyarrow.int8())])
     golds = {
-        "3": pyarrow.array([b"3"], pyarrow.large_binary()),
         "0.1": pyarrow.array([0.1], pyarrow.float32()),
         "0.2": pyarrow.array([{"answer": [0.2], "x": 1}], struct),
         "3.5": pyarrow.array([Decimal("3.50")], pyarrow.decimal128(10, 2)),
@@ -139,7 +136,7 @@ def test_parquet_golds_of_each_type_are_kept(tmp_path):
     }
     for expected, column in golds.items():
         path = tmp_path / f"{expected}.parquet"
-        table = pyarrow.table({"problem": [b"Q?"], "gold": column, "id": [b"a"]})
+        table = pyarrow.table({"problem": ["Q?"], "gold": column, "id": ["a"]})
         parquet.write_table(table, path)
         name = "gold.answer" if column.type == struct else "gold"
         [problem] = load(path, columns=Columns(answer=name))
@@ -309,22 +306,9 @@ def test_error_names_the_place_in_the_file(tmp_path, name, text, message):
         load(tmp_path / name)
 
 
-def test_two_question_columns_are_refused_and_csv_columns_may_have_no_name(tmp_path):
-    path = tmp_path / "a.parquet"
-    table = pyarrow.table([["A?"], ["B?"], ["1"]], names=["prompt", "prompt", "answer"])
-    parquet.write_table(table, path)
-    with pytest.raises(DataError, match=r"a\.parquet, rows 1 to 1: .*prompt"):
-        load(path)
+def test_csv_columns_may_have_no_name(tmp_path):
     (tmp_path / "a.csv").write_text("problem,answer,,\nA,1,,\n")
     assert [problem.answer for problem in load(tmp_path / "a.csv")] == ["1"]
-
-
-def test_numbers_of_json_that_no_float_has_stay_as_they_are_written(tmp_path):
-    texts = ["0.1", "12345678901234567890.5", "0.1234567890123456789012", "2.50", "1e3"]
-    rows = [f'{{"problem": "p{i}", "answer": {text}}}' for i, text in enumerate(texts)]
-    (tmp_path / "numbers.jsonl").write_text("\n".join(rows))
-    answers = [problem.answer for problem in load(tmp_path / "numbers.jsonl")]
-    assert answers == [*texts[:3], "2.5", "1000"]
 
 
 # ---- rows that a Python program gives ------------------------------------------------------------

@@ -13,8 +13,8 @@ from test_recorder import observed_of, record
 from tiny import tiny_config
 
 from rlobj import ConfigError
+from rlobj.base.arrow import read_parquet
 from rlobj.runs.reading import read_records
-from rlobj.runs.samples import read_samples
 from rlobj.runs.tables import read_tables
 from rlobj.training import run_training
 
@@ -91,7 +91,7 @@ def test_no_flipped_bit_is_read_as_another_number(policy, tmp_path, kind):
             )
             for update in read_tables(file)
         ],
-        "samples": lambda: read_samples(file).to_pydict(),
+        "samples": lambda: read_parquet(file).to_pydict(),
     }
     whole, content = str(readers[kind]()), file.read_bytes()
     refusals = 0

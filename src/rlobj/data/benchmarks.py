@@ -112,8 +112,8 @@ def _benchmark_problems(
             f"{source} has {len(problems)} problems; {benchmark.title} has {benchmark.problems}: "
             f"{other}"
         )
-    if unique.repeated:
-        notes.append(f"{unique.repeated} rows repeat a question and were left out")
+    if repeated := unique.repeated + reader.repeated:
+        notes.append(f"{repeated} rows repeat a question and were left out")
     for part, count in reader.left_out.items():
         if count:
             notes.append(f"{count} rows without {part} were left out")

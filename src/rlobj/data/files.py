@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import DataError, reported
-from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.problems import Row
 
 EXAMPLE = '{"problem": "2+2?", "answer": "4"}'
@@ -24,12 +21,11 @@ _SPLITS = re.compile(r"(train|test|eval|validation|valid|val|dev)(ing|s|set|data
 """Words that name a split: the first group."""
 
 
-def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[Row]:
+def read_file(path: Path) -> Iterator[Row]:
     """Yield the rows of a file; its suffix decides the format.
 
     Args:
         path: a file with one of the suffixes in `SUFFIXES`.
-        duplicates: drops duplicate rows of Parquet files.
 
     Raises:
         DataError: the suffix is unknown, the text is not UTF-8, or a line cannot be read.
@@ -39,10 +35,7 @@ def read_file(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator
             f"{path}: unknown file type '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
         )
     with reported(DataError, f"{path} cannot be read", UnicodeDecodeError, OSError):
-        if path.suffix == ".parquet":
-            yield from _parquet(path, duplicates)
-        else:
-            yield from SUFFIXES[path.suffix](path)
+        yield from SUFFIXES[path.suffix](path)
 
 
 def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
@@ -130,16 +123,9 @@ def letters_and_digits(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _exact_number(text: str) -> float | str:
-    """A number with a fraction; its text, where a float would be another number."""
-    number = float(text)
-    exact = math.isinf(number) or Decimal(text) == Decimal(repr(number))
-    return number if exact else text
-
-
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text, parse_float=_exact_number)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
         raise DataError(f"{where}: not JSON ({error}); expected for example {EXAMPLE}.") from error
 
@@ -190,7 +176,7 @@ def _separated(path: Path) -> Iterator[Row]:
             raise DataError(f"{path}:{reader.line_num}: malformed CSV ({error}).") from error
 
 
-def _parquet(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[Row]:
+def _parquet(path: Path) -> Iterator[Row]:
     import pyarrow
     from pyarrow import parquet
 
@@ -200,26 +186,20 @@ def _parquet(path: Path, duplicates: DuplicateFilter | None = None) -> Iterator[
         # With pre-buffering, the whole file would end up in memory.
         parquet.ParquetFile(path, pre_buffer=False) as file,
     ):
-        yield from arrow_rows(str(path), file.iter_batches(batch_size=8192), duplicates)
+        yield from arrow_rows(str(path), file.iter_batches(batch_size=8192))
 
 
-def arrow_rows(
-    name: str, batches: Iterable[Any], duplicates: DuplicateFilter | None = None
-) -> Iterator[Row]:
-    """Yield rows of Arrow record batches, numbered from 1, without duplicates."""
-    import pyarrow
-
+def arrow_rows(name: str, batches: Iterable[Any]) -> Iterator[Row]:
+    """Yield rows of Arrow record batches, numbered from 1."""
     start = 1
     for batch in batches:
         where = f"{name}, rows {start} to {start + batch.num_rows - 1}: a value cannot be read"
-        # half a character, a date beyond Python's, a name twice
-        with reported(DataError, where, ValueError, OverflowError, KeyError):
-            new = range(batch.num_rows) if duplicates is None else duplicates.new_rows(batch)
-            rows = batch.take(pyarrow.array(new, pyarrow.int64())).to_pylist()
+        with reported(DataError, where, ValueError, OverflowError):  # half a character, a late date
+            rows = batch.to_pylist()
         kinds = {field.name: field.type for field in batch.schema if "float" in str(field.type)}
-        for index, row in zip(new, rows, strict=True):
+        for number, row in enumerate(rows, start):
             exact = {column: _exact_float(row[column], kind) for column, kind in kinds.items()}
-            yield f"{name}, row {start + index}", {**row, **exact}
+            yield f"{name}, row {number}", {**row, **exact}
         start += batch.num_rows
 
 

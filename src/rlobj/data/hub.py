@@ -10,7 +10,6 @@ from typing import Any
 
 from rlobj.base.errors import Argument, DataError, Message, MissingExtra, Setting
 from rlobj.base.paths import path_of
-from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import arrow_rows, local_copy, read_file, split_files
 from rlobj.data.problems import Row
 
@@ -52,7 +51,6 @@ def published_rows(
     split: str,
     *,
     fallback: bool,
-    duplicates: DuplicateFilter | None = None,
     data_dir: Path | None = None,
 ) -> tuple[str, Iterator[Row]]:
     """Return where a published data set is read from, and the rows of a split.
@@ -63,7 +61,6 @@ def published_rows(
             tried.
         split: train or test.
         fallback: use all of a copy if its file names do not name a split.
-        duplicates: drops duplicate rows.
         data_dir: the folder that has a copy. Default: the folder in the environment variable
             RLOBJ_DATA_DIR, if it has one, and then the hub.
 
@@ -81,7 +78,7 @@ def published_rows(
         copy = local_copy(folder, name)
         if copy is not None and (copy.is_dir() or fallback):
             files = split_files(copy, split, fallback=fallback)
-            return str(copy), (row for file in files for row in read_file(file, duplicates))
+            return str(copy), (row for file in files for row in read_file(file))
     form = (
         f"{name}.jsonl (or .parquet, .json, .csv) with the columns problem and answer, or a folder "
         f"{name}/ with files named train and test"
@@ -92,7 +89,7 @@ def published_rows(
         raise no_test_split(f"{name} has no split '{split}'")
     instead = f"Without the hub: RLOBJ_DATA_DIR=DIR, a folder with {form}."
     source, part = first_available(candidates, name, instead)
-    return str(source), _rows(str(source), part, duplicates)
+    return str(source), _rows(str(source), part)
 
 
 def first_available(
@@ -124,14 +121,7 @@ def first_available(
     raise DataError(Message.joined("\n", [why, *failures, ADVICE, instead]))
 
 
-def hub_rows(
-    identifier: str,
-    name: str | None,
-    split: str,
-    *,
-    fallback: bool,
-    duplicates: DuplicateFilter | None = None,
-) -> Iterator[Row]:
+def hub_rows(identifier: str, name: str | None, split: str, *, fallback: bool) -> Iterator[Row]:
     """Yield the rows of one split of a data set on the hub, or of a local copy.
 
     Args:
@@ -139,7 +129,6 @@ def hub_rows(
         name: configuration of the data set; None = the only one.
         split: name of the split.
         fallback: if the data set has a single split, use it whatever its name is.
-        duplicates: drops duplicate rows.
 
     Raises:
         MissingExtra: `datasets` is not installed.
@@ -158,9 +147,9 @@ def hub_rows(
                 "data.split, data.test or data.test_fraction."
             )
         (split,) = parts
-    yield from _rows(f"{identifier}[{split}]", parts[split], duplicates)
+    yield from _rows(f"{identifier}[{split}]", parts[split])
 
 
-def _rows(name: str, part: Any, duplicates: DuplicateFilter | None) -> Iterator[Row]:
+def _rows(name: str, part: Any) -> Iterator[Row]:
     tables = part.with_format("arrow").iter(batch_size=8192)
-    return arrow_rows(name, (batch for table in tables for batch in table.to_batches()), duplicates)
+    return arrow_rows(name, (batch for table in tables for batch in table.to_batches()))

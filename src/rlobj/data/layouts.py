@@ -22,7 +22,7 @@ from typing import Any, Literal
 from rlobj.answers.extraction import last_box
 from rlobj.base.errors import DataError, Message, Setting, nearest
 from rlobj.base.validation import Model, half_surrogates
-from rlobj.data.problems import Problem, Row, decoded, digest
+from rlobj.data.problems import Problem, Row, digest
 
 KNOWN = {
     "prompt": ("problem", "question", "quiz", "prompt"),
@@ -72,6 +72,8 @@ class RowReader:
     Attributes:
         has_ids: whether the rows have ids; None before the first row.
         left_out: number of rows without a question, and without an answer.
+        repeated: number of rows with the question and the answer of an earlier row, which are left
+            out before they are read: of the rows of DAPO-Math-17k, a hundred to each question.
     """
 
     def __init__(
@@ -88,6 +90,8 @@ class RowReader:
         self._required = ("prompt", "answer") if answers else ("prompt",)
         self.has_ids: bool | None = None
         self.left_out = {"a question": 0, "an answer": 0}
+        self.repeated = 0
+        self._read: set[str] = set()
 
     def problems(self, rows: Iterable[Row]) -> Iterator[Problem]:
         """Yield the problems of the rows that have a question and an answer.
@@ -101,6 +105,12 @@ class RowReader:
                     self._columns, row, where, strict=self._strict, required=self._required
                 )
                 self.has_ids = self._columns.id is not None
+            columns = self._columns
+            values = repr([value_of(row, str(name)) for name in (columns.prompt, columns.answer)])
+            if values in self._read:
+                self.repeated += 1
+                continue
+            self._read.add(values)
             problem = self._problem(where, row)
             if isinstance(problem, Problem):
                 yield problem
@@ -119,7 +129,6 @@ class RowReader:
         for column, wrong in half_surrogates(row):  # which JSON allows, and no file can hold
             raise DataError(f"{where}, column '{column}': {wrong}")
         name = None if names[2] is None else value_of(row, names[2])
-        name = decoded(name, f"{where}, column '{names[2]}'")
         extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
             extra["alternatives"] = answers
@@ -218,14 +227,13 @@ def prompt_text(value: Any, where: str) -> str:
     Raises:
         DataError: a message of the assistant, or a value of another type.
     """
-    value = decoded(value, where)
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, list):
         texts = []
         for message in value:
             shape = message if isinstance(message, dict) else {}
-            content = decoded(shape.get("content"), where)
+            content = shape.get("content")
             if shape.get("role") not in ("system", "user") or not isinstance(content, str):
                 raise DataError(
                     f"{where}: expected messages {{role: system or user, content: text}}, "
@@ -250,8 +258,8 @@ def answer_text(value: Any, where: str) -> str:
         where: the location of the value, for error messages.
 
     Raises:
-        DataError: a list with several answers, an object, an infinite number, bytes that are no
-            text, or a value of another type, such as a date.
+        DataError: a list with several answers, an object, an infinite number, or a value of
+            another type, such as a date.
 
     Example:
         >>> [answer_text(value, "row 1") for value in (27.0, ["x"], "so #### 1,234", "#### (1, 2)")]
@@ -259,7 +267,6 @@ def answer_text(value: Any, where: str) -> str:
     """
     while isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
-    value = decoded(value, where)
     if value is None or (isinstance(value, list | tuple) and not value):
         return ""
     if isinstance(value, Real | Decimal) and not isinstance(value, bool):

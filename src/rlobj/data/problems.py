@@ -50,22 +50,6 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def decoded(value: Any, where: str) -> Any:
-    """Bytes as text, as columns of Parquet files may have them; other values as they are.
-
-    Raises:
-        DataError: they are no UTF-8 text.
-    """
-    if not isinstance(value, bytes | bytearray | memoryview):
-        return value
-    try:
-        return bytes(value).decode()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where} has bytes that are not UTF-8 text ({error.reason} at byte {error.start})."
-        ) from None
-
-
 def fingerprint(problems: Iterable[Problem]) -> str:
     """Sixteen hexadecimal digits that change with any prompt, answer or column; "" for none."""
     hasher, empty = hashlib.sha256(), True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, Setting, nearest
-from rlobj.data.problems import Problem, decoded
+from rlobj.data.problems import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,7 +64,7 @@ def format_prompt(template: str, problem: Problem) -> str:
         if name == "prompt":
             return problem.prompt
         if name in problem.extra:
-            return str(decoded(problem.extra[name], f"problem {problem.id}, column '{name}'"))
+            return str(problem.extra[name])
         raise ConfigError(
             f"data.template contains '{{{name}}}', but problem {problem.id} has no such column. "
             "The question is written {prompt}, whatever its column is called."

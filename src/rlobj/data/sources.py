@@ -21,7 +21,6 @@ from rlobj.base.targets import is_object_text
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
-from rlobj.data.duplicates import DuplicateFilter
 from rlobj.data.files import SUFFIXES, read_file, split_files
 from rlobj.data.gym import PREFIX, gym_problems, is_gym
 from rlobj.data.hub import HubSource, hub_rows, no_test_split, published_rows
@@ -264,19 +263,18 @@ def load_problems(
             f"the data {source!r} was passed from Python, and no configuration can name it"
         )
     columns, strict = _columns(source, config)
-    duplicates, unique = DuplicateFilter(columns), UniqueProblems()
-    reader = RowReader(columns, strict=strict, answers=answers)
+    reader, unique = RowReader(columns, strict=strict, answers=answers), UniqueProblems()
     if rows is not None:
         problems = reader.problems(_checked(rows))
     else:
-        problems = _problems(source, part, config, reader, duplicates, fallback=fallback)
+        problems = _problems(source, part, config, reader, fallback=fallback)
     for problem in problems:
         if held_out is None or (place_of(problem) < config.test_fraction) == held_out:
             unique.add(problem)
         if len(unique.problems) == config.limit:
             break
     counts = {
-        "left out %d rows with repeated questions": unique.repeated + duplicates.dropped,
+        "left out %d rows with repeated questions": unique.repeated + reader.repeated,
         "%d repeated questions have different answers; the first row was kept": unique.disagreeing,
         **{f"left out %d rows without {part}": count for part, count in reader.left_out.items()},
     }
@@ -309,9 +307,8 @@ def check_columns(config: DataConfig, *, answers: bool = True) -> None:
     source = config.source
     if isinstance(source, str) and source not in TASKS and path_of(source).exists():
         columns, strict = _columns(source, config)
-        duplicates = DuplicateFilter(columns)
         reader = RowReader(columns, strict=strict, answers=answers)
-        for problem in _problems(source, config.split, config, reader, duplicates, fallback=True):
+        for problem in _problems(source, config.split, config, reader, fallback=True):
             format_prompt(config.template, problem)
             return
 
@@ -377,7 +374,6 @@ def _problems(
     part: str,
     config: DataConfig,
     reader: RowReader,
-    duplicates: DuplicateFilter,
     *,
     fallback: bool,
 ) -> Iterable[Problem]:
@@ -399,16 +395,16 @@ def _problems(
         return gym_problems(source, part, config.gym)
     if source in NAMED_SOURCES:
         candidates = NAMED_SOURCES[source].hub.get(part, ())
-        _, rows = published_rows(source, candidates, part, fallback=fallback, duplicates=duplicates)
+        _, rows = published_rows(source, candidates, part, fallback=fallback)
     elif path.is_file() and not fallback:
         raise no_test_split(f"{source} is one file and has no test split")
     elif path.exists():
         files = split_files(path, part, fallback=fallback)
-        rows = (row for file in files for row in read_file(file, duplicates))
+        rows = (row for file in files for row in read_file(file))
     else:
         require_source(source)
         name = config.name if source == config.source else None
-        rows = hub_rows(source, name, part, fallback=fallback, duplicates=duplicates)
+        rows = hub_rows(source, name, part, fallback=fallback)
     return reader.problems(rows)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from rlobj.base.errors import ConfigError
 from rlobj.insight.numbers import Z95, Line, mean, percent, share, total
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.metrics import ACCURACY, Measure, measure_of, read_metrics
+from rlobj.runs.metrics import ACCURACY, HeldOutMetric, measure_of, read_metrics
 
 
 def _ratio(part: str, whole: str, lines: Sequence[Line]) -> float | None:
@@ -128,7 +128,7 @@ class Outcome:
         return texts
 
 
-def _with_interval(measure: Measure, line: Line) -> str:
+def _with_interval(measure: HeldOutMetric, line: Line) -> str:
     value, width = line[measure.key], Z95 * measure.error(line)
     low, high = value - width, value + width
     if measure is ACCURACY:

@@ -4,7 +4,7 @@ layout              the names of the files, and how the folder of a run is named
 configuration       its settings; metrics, sessions, checkpoints read the other files
 run_folder          writes all of these
 manifest            sizes and digests of the files of a checkpoint
-samples             writes and reads RUN/samples/: the responses of each step
+samples             writes RUN/samples/: the responses of each step
 evaluation_samples  writes and reads the problems, responses and grades of an evaluation
 recorder            writes RUN/records/: the tokens that a rule touched and a sample of the others
 tables              writes and reads RUN/tables/: whole updates of some steps, to plan them again

@@ -15,7 +15,7 @@ from rlobj.base.paths import step_of
 from rlobj.base.validation import Model
 from rlobj.runs.layout import how_to_continue
 from rlobj.runs.manifest import damage
-from rlobj.runs.metrics import ACCURACY, Measure, measure_of, read_metrics
+from rlobj.runs.metrics import ACCURACY, HeldOutMetric, measure_of, read_metrics
 from rlobj.runs.sessions import HELD_OUT_PROBLEMS, REWARD_FILE, read_changes
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def newest_checkpoint(path: Path) -> Path | None:
     return next(reversed(checkpoints(path)), None)
 
 
-def held_out(path: Path) -> tuple[Measure, dict[Path, float]]:
+def held_out(path: Path) -> tuple[HeldOutMetric, dict[Path, float]]:
     """What a run measures, and its value for each checkpoint that was evaluated, oldest first.
 
     Those from before the newest evaluation's settings and reward are left out: they do not compare.

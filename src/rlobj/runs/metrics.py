@@ -15,7 +15,7 @@ Progress = Callable[[int, int], None]
 """Called with (done, total)."""
 
 
-class Measure(NamedTuple):
+class HeldOutMetric(NamedTuple):
     """What a run measures on held-out problems: one of `MEASURES`.
 
     Attributes:
@@ -38,12 +38,12 @@ class Measure(NamedTuple):
         return finite[0] if finite else unknown
 
 
-ACCURACY = Measure("eval/accuracy", "held-out accuracy")
-MEASURES = (ACCURACY, Measure("eval/reward", "held-out reward"))
+ACCURACY = HeldOutMetric("eval/accuracy", "held-out accuracy")
+MEASURES = (ACCURACY, HeldOutMetric("eval/reward", "held-out reward"))
 """The mean reward takes the place of the accuracy where nothing says which responses are right."""
 
 
-def measure_of(lines: Sequence[Mapping[str, Any]]) -> Measure:
+def measure_of(lines: Sequence[Mapping[str, Any]]) -> HeldOutMetric:
     """What the newest evaluation in lines of metrics measured; the accuracy before the first."""
     measured = (measure for line in reversed(lines) for measure in MEASURES if measure.key in line)
     return next(measured, ACCURACY)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 
-from rlobj.base.arrow import read_parquet, read_schema, write_parquet
+from rlobj.base.arrow import write_parquet
 from rlobj.conversations.grading import described
 from rlobj.ranks import ProcessGroup
 from rlobj.runs.layout import sample_table
@@ -72,19 +71,3 @@ def write_samples(
             if not any(whole[name]):
                 del whole[name]
         write_parquet(sample_table(run, step), pyarrow.table(whole))
-
-
-def read_samples(file: Path, columns: Sequence[str] | None = None, where: Any = None) -> Any:
-    """The responses in a file of RUN/samples/, as a pyarrow table.
-
-    Args:
-        file: see `layout.sample_table`.
-        columns: their names; those of `OPTIONAL` may be missing. None = all.
-        where: an expression of pyarrow, which selects rows.
-
-    Raises:
-        OSError, pyarrow.ArrowException: it is not there, or damaged.
-    """
-    names = read_schema(file).names
-    columns = [name for name in columns or names if name in names or name not in OPTIONAL]
-    return read_parquet(file, columns=columns, filters=where)
