@@ -212,6 +212,16 @@ def test_all_is_read_first_and_when_a_version_is_sent_again_and_else_another_par
     assert engine.asked == [None, 1, 1, 2, 2, 3, 3, None, 4, 5, 5]
 
 
+def test_the_checks_that_an_engine_allows_are_said():
+    for exact, words in (
+        (True, "as received and as the engine computes with"),
+        (False, "as received"),
+    ):
+        synchronizer = Synchronizer(Engine(), lambda: [("w", torch.ones(2))], exact=exact)
+        synchronizer.push(0)
+        assert synchronizer.checks == f"weights compared {words}"
+
+
 @pytest.mark.parametrize(("engine", "large"), [(Transposed(), 0), (Engine(), 5008)])
 def test_a_small_model_and_an_engine_with_another_order_are_always_read_whole(
     monkeypatch, engine, large

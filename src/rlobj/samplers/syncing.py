@@ -33,6 +33,9 @@ class Synchronizer:
         weights: returns the policy's weights of this moment; every rank iterates over all of them.
         exact: the sampler computes with exactly the weights that it received; else only what
             arrives is compared.
+
+    Attributes:
+        checks: what is compared with what was sent, in words.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Synchronizer:
         self._pushes = 0
         self._in_parts = exact
         self._ordered: set[str] = set()
+        self.checks = "nothing was sent"
 
     def push(self, version: int) -> None:
         """Give the sampler the policy's weights.
@@ -89,13 +93,23 @@ class Synchronizer:
         Returns:
             Whether all of it has the order in which it was sent.
         """
-        compare(self._sent.digests, self._version, self._sampler.received())
+        received = self._sampler.received()
+        compare(self._sent.digests, self._version, received)
         live = self._sampler.live(part) if self._exact else None
+        self.checks = _described(received, live)
         if live is None:
             return False
         before = self._ordered
         self._ordered = compare_live(self._sent.parts[part], live, self._version, before)
         return live.whole and self._ordered == live.tensors.keys()
+
+
+def _described(received: Received, live: Live | None) -> str:
+    """Which checks these answers of a sampler allow, in words."""
+    if received.digests is None:
+        return "the sampler draws with the policy's own weights"
+    also = "" if live is None else " and as the engine computes with"
+    return f"weights compared as received{also}"
 
 
 def compare(sent: Mapping[str, Digest], version: int, received: Received) -> None:
