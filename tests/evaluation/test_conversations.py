@@ -109,7 +109,7 @@ def test_tools_are_offered_and_named_in_the_settings(tools: Any) -> None:
     given = {"model": model, "tokenizer": tokenizer, "on": ROWS, "max_tokens": 8, "n": 1}
     result = rlobj.evaluate(**given, tools=tools, reward="exact", template="{prompt}")
     named = result.settings["benchmarks"]["problems"]["environment"]["tools"]
-    assert named == ["calculator", "python" if isinstance(tools, str) else "<Python object: add>"]
+    assert named == ["calculator", "python" if isinstance(tools, str) else "<Python object add>"]
     [problems] = [each.problems for each in result.benchmarks.values()]
     assert {len(x.turns) for each in problems for x in each.responses} == {1}
     assert result.accuracy == 0

@@ -74,4 +74,4 @@ def test_every_setting_has_its_meaning() -> None:
     unsaid = {name for name, text in known.items() if not text}
     assert all(name.endswith((".kind", ".target")) for name in unsaid)
 
-    assert {*flattened(settings_of(RunConfig()))} - {"preset", "origin"} <= known.keys()
+    assert {*flattened(settings_of(RunConfig()))} - {"preset", "origin", "objects"} <= known.keys()

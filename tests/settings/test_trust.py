@@ -29,7 +29,7 @@ def test_all_code_that_settings_name_is_listed() -> None:
     rule = "(prob < 0.1)\n  & ~custom('mine.py:Rare', a=custom('m:In')).share(by='group') > 0"
     objective = {"reweight": rule, "penalties": [{"coefficient": "custom('m:C')", "kind": "kl"}]}
     assert named_code({"objective": objective}) == ["mine.py:Rare", "m:In", "m:C"]
-    settings["rewards"] = {"kind": "custom", "target": "<Python object: f>"}
+    settings["rewards"] = {"kind": "custom", "target": "<Python object f>"}
     assert named_code(settings["rewards"]) == named_code(settings_of(RunConfig())) == []
 
 

@@ -22,6 +22,7 @@ from rlobj.settings.building import compose
 from rlobj.settings.presets import merge
 from rlobj.training import run_training
 from rlobj.training.new_run import check_functions, prepared
+from rlobj.training.resolving import ResolvedRun
 
 CODE = """
 import random
@@ -135,7 +136,7 @@ def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row,
     message = rf"hard=data: expected a number 'hard' .* got {shown} for problem '\w+', '0,3='"
     config = config_of(policy, {"hard": "data"}, rewards={"kind": "exact"})
     with pytest.raises(DataError, match=message):
-        check_functions(config)
+        check_functions(ResolvedRun(config, tmp_path))
     with pytest.raises(DataError, match=message):
         run_training(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -151,6 +151,20 @@ def test_callbacks_are_told_what_a_run_is_and_how_it_ends() -> None:
     assert noting.events == [new, new, 2, resumed[0], 3, resumed[1], 3]
 
 
+def test_a_dry_run_tries_the_objects_of_the_caller() -> None:
+    rows = [{"prompt": f"{a}+{a}=", "answer": str(2 * a)} for a in range(5)]
+
+    def broken(response: str, answer: str, **columns: Any) -> str:
+        return "no number"
+
+    with pytest.raises(ConfigError, match="broken"):
+        rlobj.train("stapo", data=rows, reward=broken, dry_run=True)
+    noting = Noting()
+    reward = {"length": lambda response, answer, **columns: float(len(response))}
+    rlobj.train("stapo", data=rows, reward=reward, dry_run=True, callbacks=[noting])
+    assert len(noting.events) == 1
+
+
 def test_a_reader_of_the_progress_that_goes_away_does_not_end_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -469,4 +483,4 @@ def test_objects_are_trained_in_the_processes_of_torchrun(policy):
     one, two = ([line.get("reward/mean") for line in metrics(Path(run))] for run in ("one", "two"))
     assert one == pytest.approx(two)
     assert not Path("of another clock").exists()
-    assert read_run_config(Path("two")).model.name == "<Python object: Qwen3ForCausalLM>"
+    assert read_run_config(Path("two")).model.name == "<Python object Qwen3ForCausalLM>"

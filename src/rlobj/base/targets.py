@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
@@ -16,19 +15,10 @@ from typing import Any
 from rlobj.base.errors import Argument, ConfigError, nearest
 from rlobj.base.paths import path_of
 
-PYTHON_OBJECT = "<Python object"
-"""The beginning of the text for a Python object in a configuration."""
-_OBJECT_TEXT = re.compile(PYTHON_OBJECT + r": [^:/\\]*>")
-
 
 def object_text(name: str) -> str:
-    """The text for a Python object in a configuration."""
-    return f"{PYTHON_OBJECT}: {name}>"
-
-
-def is_object_text(text: Any) -> bool:
-    """Whether it is exactly what `object_text` writes; a file may have a name that begins so."""
-    return isinstance(text, str) and _OBJECT_TEXT.fullmatch(text) is not None
+    """What a record says of a Python object. Without a colon it names no code."""
+    return f"<Python object {name}>"
 
 
 def object_name(value: Any) -> str:
@@ -117,11 +107,6 @@ def split_target(target: str | None) -> tuple[str, str]:
     Raises:
         ConfigError: the target is not of this form.
     """
-    if is_object_text(target):
-        raise ConfigError(
-            f"target {target!r} was passed from Python, and no configuration can name it. "
-            "Pass the object again, such as reward=FUNCTION"
-        )
     source, _, name = (target or "").rpartition(":")
     if not source or not name:
         raise ConfigError(f"target is {target!r}. {_EXPECTED}")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.targets import import_target, is_object_text
+from rlobj.base.targets import import_target
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message, Turn
@@ -88,10 +88,7 @@ def open_conversations(
         return
     with ExitStack() as stack:
         if settings.target is None:
-            named = tuple(tool for tool in tools if isinstance(tool, str))
-            named_only = settings.model_copy(update={"tools": named})
-            functions = [tool for tool in tools if callable(tool)]
-            pool = stack.enter_context(ToolPool(named_only, functions))
+            pool = stack.enter_context(_tool_pool(settings, tools))
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
             schemas: Sequence[dict[str, Any]] = pool.schemas()
         else:
@@ -103,17 +100,34 @@ def open_conversations(
         yield conversations
 
 
-def check_named(settings: EnvironmentSettings) -> None:
+def check_named(
+    settings: EnvironmentSettings,
+    environment: Callable[[], Any] | None = None,
+    tools: Sequence[str | Callable[..., Any]] | None = None,
+) -> None:
     """Check what settings name before a model is loaded; it imports the environment or the tools.
+
+    Args:
+        settings: of the run.
+        environment: as in `open_conversations`.
+        tools: as in `open_conversations`.
 
     Raises:
         ConfigError: there is no such environment or tool, or a tool cannot be described.
     """
-    if settings.target is not None and not is_object_text(settings.target):
+    if settings.target is not None and environment is None:
         _named(settings.target)
-    tools = tuple(tool for tool in settings.tools if not is_object_text(tool))
-    with ToolPool(settings.model_copy(update={"tools": tools})) as pool:
+    tools = settings.tools if tools is None else tools
+    with _tool_pool(settings, tools) as pool:
         pool.schemas()
+
+
+def _tool_pool(
+    settings: EnvironmentSettings, tools: Sequence[str | Callable[..., Any]]
+) -> ToolPool:
+    named = tuple(tool for tool in tools if isinstance(tool, str))
+    functions = [tool for tool in tools if callable(tool)]
+    return ToolPool(settings.model_copy(update={"tools": named}), functions)
 
 
 def _named(target: str) -> Callable[[], Environment]:

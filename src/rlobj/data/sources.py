@@ -17,7 +17,6 @@ from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import ConfigError, DataError, Setting, nearest
 from rlobj.base.paths import path_of
-from rlobj.base.targets import is_object_text
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
@@ -258,10 +257,6 @@ def load_problems(
         held_out = split == "test"
     elif split == "test":
         part, fallback = "test", False
-    if rows is None and is_object_text(source):
-        raise DataError(
-            f"the data {source!r} was passed from Python, and no configuration can name it"
-        )
     columns, strict = _columns(source, config)
     reader, unique = RowReader(columns, strict=strict, answers=answers), UniqueProblems()
     if rows is not None:
@@ -416,7 +411,7 @@ def require_source(source: str) -> None:
         DataError: it is neither known, nor there, nor of the form of a hub id.
     """
     path, names = path_of(source), [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
-    readable = source in names or is_gym(source) or path.exists() or is_object_text(source)
+    readable = source in names or is_gym(source) or path.exists()
     if readable or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return
     if path.parent.is_dir():

@@ -166,7 +166,7 @@ def evaluate(
     arguments = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
-        "reward": ("rewards", None if reward is None else reward_settings(_name(reward))),
+        "reward": ("rewards", None if reward is None else reward_settings(reward)),
         "environment": ("environment.target", environment and _name(environment)),
         "tools": ("environment.tools", None if tools is None else [*map(_name, tools)]),
         "temperature": ("evaluation.temperature", temperature),

@@ -8,7 +8,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import path_of
 from rlobj.base.showing import shown
-from rlobj.base.targets import importable, is_object_text
+from rlobj.base.targets import importable
 from rlobj.base.weights import config_dict
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.rendering import Rendering
@@ -44,7 +44,7 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
             if weights:
                 require_weights(frozen)
     name = model.name
-    if is_object_text(name):
+    if "model" in config.objects:
         return
     fetched, folder = on_hub(name), name is not None and path_of(name).is_dir()
     described = read_config(model, local=not fetched)

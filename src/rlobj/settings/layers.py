@@ -7,14 +7,14 @@ that an error in a preset, file or setting is reported at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.paths import path_of
-from rlobj.base.targets import is_object_text
+from rlobj.base.targets import object_name, object_text
 from rlobj.data.gym import REWARD, is_gym
 from rlobj.data.sources import source_names
 from rlobj.data.tasks import TASKS
@@ -57,7 +57,7 @@ def layers_of(
     settings = flattened(merged([*layers, *above]))
     source = settings.get("data.source")
     if profile and settings.get("model.name") in (None, "embedded"):
-        chosen = "model.name" in settings or is_object_text(source)
+        chosen = "model.name" in settings or "objects.data" in settings
         embedded = merge(profile_of(source, chosen=chosen), limits(recipe))
         if preset is not None and "rewards" in _written_in(preset):  # a person's reward is no scale
             embedded.pop("rewards", None)
@@ -132,14 +132,16 @@ def nested(path: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def reward_settings(text: str) -> dict[str, Any]:
-    """Return the settings of a reward that is given as a kind or as the path of a function.
+def reward_settings(reward: str | Callable[..., Any]) -> dict[str, Any]:
+    """The settings of a reward that is given as a kind, as the path of a function, or as one.
 
     Example:
         >>> reward_settings("exact"), reward_settings("mine.py:score")
         ({'kind': 'exact'}, {'kind': 'custom', 'target': 'mine.py:score'})
     """
-    return {"kind": "custom", "target": text} if ":" in text else {"kind": text}
+    if not isinstance(reward, str):
+        return {"kind": "custom", "target": object_text(object_name(reward))}
+    return {"kind": "custom", "target": reward} if ":" in reward else {"kind": reward}
 
 
 def _value(text: str) -> Any:

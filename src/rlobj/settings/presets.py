@@ -30,8 +30,8 @@ from rlobj.base.paths import path_of, there
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
 
-FILE_KEYS = ("base", "paper", "summary", "sources")
-"""Keys of a preset file or a configuration file that are no settings."""
+FILE_KEYS = ("base", "paper", "summary", "sources", "objects")
+"""Keys of a preset file or a configuration file that are no settings; no file has objects."""
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
 _TARGET = re.compile(r"(\A|\bcustom\(\s*['\"])([\w.][^'\"\n]{0,200}\.py)(?=:\w)")

@@ -128,6 +128,9 @@ class RunConfig(Model):
     """the preset that the run uses"""
     origin: str | None = None
     """the checkpoint whose policy the run starts from, as RUN@STEP"""
+    objects: dict[str, str] = Field(default={})
+    """the arguments of `rlobj.train` that were Python objects, with their names; whoever resumes
+    the run passes them again"""
     objective: Objective = Objective()
     """the objective"""
     scores: dict[str, ScoreField] = Field(default={})

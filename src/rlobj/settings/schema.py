@@ -14,7 +14,7 @@ _OWN = {
     "summary": {"type": "string", "description": "what the objective does, in one line"},
     "sources": {"type": "object", "description": "by source, the place that states each setting"},
 }
-_NOT_OF_PRESETS = ("preset", "origin")
+_NOT_OF_PRESETS = ("preset", "origin", "objects")
 
 
 def preset_schema() -> dict[str, Any]:

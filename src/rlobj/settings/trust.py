@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.paths import nearby
-from rlobj.base.targets import importable, is_object_text, reads_only, without_imports
+from rlobj.base.targets import importable, reads_only, without_imports
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer
@@ -47,9 +47,9 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         >>> named_code({"objective": {"drop": "(prob < 0.1) & custom('mine.py:Rare')"}})
         ['mine.py:Rare']
     """
-    code, target = [], settings.get("target")
-    if settings.get("kind") == "custom" and not is_object_text(target):
-        code.append(str(target))
+    code, target = [], str(settings.get("target"))
+    if settings.get("kind") == "custom" and ":" in target:
+        code.append(target)
     if settings.get("trust_remote_code"):  # also 1 or "true", which pydantic takes for true
         code.append("model.trust_remote_code=true")
     for name, value in settings.items():
@@ -66,7 +66,7 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
             code += [PROGRAMS] if isinstance(tools, list | tuple) and "python" in tools else []
             tools = tools if isinstance(tools, list | tuple) else [tools]
             named = map(str, [value.get("target"), *tools])
-            code += [target for target in named if ":" in target and not is_object_text(target)]
+            code += [target for target in named if ":" in target]
         elif name == "columns":
             code += [source for source in map(str, value.values()) if ":" in source]
         elif name == "extra":  # of vLLM, which imports what many of its arguments name

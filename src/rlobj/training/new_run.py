@@ -7,7 +7,6 @@ that need it are imported where they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -17,7 +16,6 @@ from rlobj.base.errors import Argument, ConfigError, Setting, reported
 from rlobj.base.launched import started_processes
 from rlobj.base.paths import located, located_target, path_of, step_of
 from rlobj.base.targets import importable, require_file
-from rlobj.data import load_problems
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES, check_columns, require_source, source_names
 from rlobj.data.tasks import TASKS
@@ -35,7 +33,7 @@ from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.scores import is_template
 from rlobj.settings.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.settings.trust import named_code, trusted_config
-from rlobj.training.resolving import RunRequest
+from rlobj.training.resolving import ResolvedRun, RunRequest
 
 _OF_PRESETS = ("objective", "scores", "columns")
 """Sections that a preset replaces in the settings of a run that a new one starts from."""
@@ -94,7 +92,7 @@ def start_from(
     whole = is_run(path_of(text))  # a folder whose name may have an @
     name, _, step = (text, "", "") if whole else text.rpartition("@")
     path = path_of(name or text).absolute()
-    settings = read_settings(path)
+    settings = {**read_settings(path), "objects": {}}
     changes = [(layer, dict(values)) for layer, values in above]
     presets = [values.pop("preset", None) for _, values in changes]
     preset = preset or next((named for named in reversed(presets) if named is not None), None)
@@ -166,7 +164,7 @@ def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
 def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
     """The layers of `train`'s first argument, under those of the others."""
     if isinstance(objective, RunConfig):
-        return [("config", settings_of(objective)), *above]
+        return [("config", {**settings_of(objective), "objects": {}}), *above]
     if isinstance(objective, Objective):
         settings = {"objective": settings_of(objective)}
         return layers_of(None, [("objective", settings), *above])
@@ -234,7 +232,7 @@ def _require_inputs(config: RunConfig) -> None:
     """
     refuse_senseless(config)
     models = [(f"scores.{name}.model", score.model) for name, score in config.scores.items()]
-    models += [("model.name", config.model.name)]
+    models += [] if "model" in config.objects else [("model.name", config.model.name)]
     models += [("rewards.model", name) for name in config.rewards.models]
     for setting, name in models:
         if name not in (None, "policy"):
@@ -242,8 +240,9 @@ def _require_inputs(config: RunConfig) -> None:
                 require_model(name)
                 if setting == "rewards.model" and is_gguf(path_of(name)):
                     raise ConfigError(f"{name} is a GGUF file; expected a folder or a hub id")
-    for source in (*source_names(config.data.source), *source_names(config.data.test)):
-        require_source(source)
+    for argument, source in {"data": config.data.source, "eval_on": config.data.test}.items():
+        for name in () if argument in config.objects else source_names(source):
+            require_source(name)
     check_columns(config.data, answers=config.needs_answers)
     settings = settings_of(config)
     if named_code({"objective": settings["objective"]}):
@@ -263,8 +262,8 @@ def _absolute(name: Any) -> Any:
     return located(name, Path.cwd())
 
 
-def check_functions(config: RunConfig) -> None:
-    """Check the functions, columns and prompts of a configuration, as the start of its run does.
+def check_functions(run: ResolvedRun) -> None:
+    """Check the functions, columns and prompts of a run, as its start does.
 
     Functions that may not be imported here are left out.
 
@@ -274,6 +273,7 @@ def check_functions(config: RunConfig) -> None:
             as `check_prompts`.
         DataError: the problems cannot be read, or have no number as a column of one's own.
     """
+    config, inputs = run.config, run.inputs
     settings = settings_of(config)
 
     def checked(section: str) -> bool:
@@ -283,12 +283,12 @@ def check_functions(config: RunConfig) -> None:
     if config.environment.active and checked("environment"):
         from rlobj.conversations.opening import check_named  # which imports torch
 
-        check_named(config.environment)
+        check_named(config.environment, inputs.passed("environment"), inputs.tools)
     if config.columns and checked("columns"):
         from rlobj.training.rollouts.own_columns import OwnColumns
 
-        OwnColumns(config).check(load_problems(config.data, "train"))
+        OwnColumns(config).check(run.problems.train)
     if (config.rewards.targets or config.rewards.models) and checked("rewards"):
-        with closing(config.rewards.open()) as grader:
-            grader.check(load_problems(config.data, "train", answers=config.needs_answers))
+        with inputs.grader(config, run.problems.train) as grader:
+            grader.check(run.problems.train)
             refuse_unknown_accuracy(config, grader.says_right)

@@ -11,7 +11,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.launched import started_processes
 from rlobj.base.paths import step_of
-from rlobj.base.targets import PYTHON_OBJECT, is_object_text, without_imports
+from rlobj.base.targets import without_imports
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import how_to_continue, in_another_trainer
 from rlobj.runs.run_folder import RunFolder
@@ -78,15 +78,7 @@ def open_resumed(
 
 def recorded_objects(config: RunConfig) -> list[str]:
     """The arguments of `rlobj.train` that were objects when the run was started."""
-    texts = {"model": config.model.name, "data": config.data.source, "eval_on": config.data.test}
-    arguments = [name for name, text in texts.items() if is_object_text(text)]
-    if f"'{PYTHON_OBJECT}" in str(config.rewards.recorded()):
-        arguments.append("reward")
-    if is_object_text(config.environment.target):
-        arguments.append("environment")
-    if any(map(is_object_text, config.environment.tools)):
-        arguments.append("tools")
-    return [*arguments, *(["sampler"] if config.sampling.engine == "object" else [])]
+    return [*config.objects, *(["sampler"] if config.sampling.engine == "object" else [])]
 
 
 def _require_same_objects(

@@ -1,8 +1,8 @@
 """Training from Python: `train` starts a run, `resume` continues one.
 
 Both take names, which the run's configuration can hold, or Python objects, which it cannot. The
-configuration records an object as a text such as `<Python object: list>`, so that a run whose
-objects are missing is refused and not trained with something else.
+configuration records which arguments were objects, so that a run whose objects are missing is
+refused and not trained with something else.
 
 A mistake in names or settings is an error before torch is imported, which takes seconds: modules
 that need it are imported where they are used.
@@ -139,9 +139,10 @@ def train(
             request = open_new(
                 objective, above, from_run=from_run, trust=trust, processes=processes
             )
-            check_functions(request.config)
             hardware = Hardware.of_this_machine(request.processes, os.environ)
-            _open(resolve(request, hardware, inputs, here=True), _listeners(inputs, screen))
+            run = resolve(request, hardware, inputs, here=True)
+            check_functions(run)
+            _open(run, _listeners(inputs, screen))
     from rlobj.training.loop.result import TrainingResult
 
     return TrainingResult(request.path, 0, 0.0, [])

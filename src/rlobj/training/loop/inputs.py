@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.targets import PYTHON_OBJECT, object_name, object_text
+from rlobj.base.targets import object_name, object_text
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Problem
 from rlobj.data.sources import Source
@@ -97,16 +97,27 @@ class CallerInputs:
     def layers(self) -> list[Layer]:
         """The settings that name the arguments, one layer an argument."""
         passed = {name: getattr(self, name) for name in _SETTINGS}
-        return [(name, _settings(name, v)) for name, v in passed.items() if v is not None]
+        local, layers = self.local(), []
+        for name, value in passed.items():
+            if value is not None:
+                settings = _settings(name, value)
+                if name in local and name != "sampler":  # its engine says so
+                    settings["objects"] = {name: object_name(value)}
+                layers.append((name, settings))
+        return layers
 
     def local(self) -> list[str]:
         """The arguments that only this process has: no configuration can name them."""
+        named = {
+            "data": _are_sources(self.data),
+            "reward": not (callable(self.reward) or self._functions)
+            and (isinstance(self.reward, Mapping | Reward) or _entries(self.reward) is not None),
+            "tools": all(isinstance(tool, str) for tool in self.tools or ()),
+        }
         return [
             name
-            for name, settings in self.layers()
-            if not isinstance(getattr(self, name), str | Path)
-            and not (name == "data" and _are_sources(self.data))
-            and (name not in ("reward", "tools") or PYTHON_OBJECT in str(settings))
+            for name in _SETTINGS
+            if not isinstance(getattr(self, name), str | Path | None) and not named.get(name)
         ]
 
     @property
@@ -178,7 +189,7 @@ def _reward(reward: Any) -> Any:
         return {**reward, "of": of} if _is_several(reward) else of
     if isinstance(reward, Mapping):
         return dict(reward)
-    return reward_settings(reward if isinstance(reward, str) else _recorded(reward))
+    return reward_settings(reward)
 
 
 def _entries(reward: Any) -> list[Any] | None:

@@ -101,7 +101,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         with opening("loading the problems"):
             train, test, note = run.problems
             OwnColumns(config).check(train)
-            check_named(config.environment)
+            check_named(config.environment, inputs.passed("environment"), inputs.tools)
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
         with opening("checking the reward"):
