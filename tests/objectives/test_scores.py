@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import pytest
@@ -142,12 +141,3 @@ def test_only_a_score_or_turns_give_a_group_of_equal_rewards_its_signal():
     """Presets that shape advantages in other ways keep dynamic sampling as it is."""
     found = {name for name in preset_names() if load_preset(name).objective.scores_alone}
     assert found == {"opd", "exopd", "iw-opd", "tropd", "opsd", "sdar", "rlsd", "gigpo", "gkd"}
-
-
-@pytest.mark.parametrize(("estimator", "note"), [("k1", "gradient .* is 0"), ("k3", "grow as exp")])
-def test_explain_says_what_an_estimator_against_a_teacher_does(estimator, note):
-    kl = {"kind": "kl", "against": "teacher", "estimator": estimator}
-    found = Objective(scores=["teacher"], penalties=[kl]).explain()
-    assert len(found.notes) == 1
-    assert re.search(note, found.notes[0])
-    assert not Objective(penalties=[{**kl, "against": "reference"}]).explain().notes

@@ -125,9 +125,6 @@ NATURAL = "(turn_reward - turn_reward.mean(by='group_turn')).suffix_sum()"
 OWN_MEAN = "turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group_turn')"
 
 
-OWN_RETURN = "counts the turn's own return, too; the expected gradient is not that of the turn's"
-
-
 def conversations(rewards: list[list[float]], groups: list[int] | None = None) -> TokenBatch:
     """A table with one token in each turn, by the rewards of the turns."""
     flat = [reward for each in rewards for reward in each]
@@ -232,48 +229,6 @@ def test_leave_one_out_has_the_true_gradient_and_means_with_the_own_turn_have_no
     # The natural baseline subtracts the mean of turn 1 from calls alone: it trains against them.
     found = expected_gradient(outcomes, 3, lambda batch: credit(batch, shape=NATURAL))
     assert found[0] < 0 < true[0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "notes"),
-    [
-        ({"advantage": TurnReturn()}, []),
-        ({"shape": "advantage * turn_reward.max(by='group_turn')"}, []),
-        ({"shape": "turn_reward.mean(by='group_turn') + advantage"}, []),  # not subtracted
-        ({"shape": "advantage * (1 - turn_reward.mean(by='group_turn'))"}, []),  # a weight
-        ({"shape": "reward - reward.mean(by='group')"}, []),  # of responses
-        ({"shape": "(turn_reward - 0.1).suffix_sum()"}, []),  # a price of each turn
-        ({"shape": NATURAL}, ["the response itself decides how many follow"]),
-        *(
-            ({"shape": text}, ["is subtracted for each turn that follows, and the response"])
-            for text in (
-                "(turn_reward - turn_reward.mean(by='group')).suffix_sum()",
-                "(turn_reward - turn_reward.sum('group') / (prob >= 0).count()).suffix_sum(0.9)",
-                "turn_reward.suffix_sum() - turn_reward.mean(by='group_turn').suffix_sum()",
-            )
-        ),
-        (
-            {"shape": "turn_reward.suffix_sum() - turn_reward.suffix_sum().mean(by='group')"},
-            [OWN_RETURN],
-        ),
-        ({"shape": OWN_MEAN}, ["multiplies the expected gradient of the turn by 1 − 1/m, so"]),
-        (
-            {"advantage": TurnReturn(each=GroupNormalized())},
-            ["each: {kind: group_normalized} counts the turn's own return, too; a mean over m"],
-        ),
-        *(
-            (
-                {"advantage": {"kind": "turn_return", "each": kind}},
-                [f"each: {{kind: {kind}}} {OWN_RETURN}"],
-            )
-            for kind in ("quantile_baseline", "pass_at_k")
-        ),
-    ],
-)
-def test_explain_says_what_is_wrong_with_a_baseline_of_turns(settings: Any, notes: Any) -> None:
-    found = Objective(**settings).explain().notes
-    assert len(found) == len(notes)
-    assert all(part in note for part, note in zip(notes, found, strict=True))
 
 
 @pytest.mark.parametrize("settings", [{}, {"advantage": LeaveOneOut(), "shape": OWN_MEAN}])

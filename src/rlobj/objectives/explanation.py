@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import Any
 
 from rlobj.base.primitives import Primitive
-from rlobj.objectives.advantages import TurnReturn
 from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.mismatch import Mismatch
-from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
-from rlobj.objectives.rules import Expr, Level, nodes
-from rlobj.objectives.score_names import of_rewards
+from rlobj.objectives.rules import Expr, nodes
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
+
+Terms = Sequence[tuple[str, Primitive]]
+Expressions = Sequence[tuple[str, Expr]]
 
 
 @dataclass(frozen=True)
@@ -27,54 +27,38 @@ class Explanation:
         rules: (field, rule, what the rule selects from which tokens).
         needs: the TokenBatch columns that each stage reads.
         inert: settings without effect, and why.
-        notes: what else a reader should know.
     """
 
     formula: tuple[str, ...]
     rules: tuple[tuple[str, str, str], ...]
     needs: tuple[tuple[str, str], ...]
     inert: tuple[str, ...]
-    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [*self.formula, ""]
         lines += [f"{field}: {rule}\n    {meaning}" for field, rule, meaning in self.rules]
         lines += [f"{stage} reads {columns}" for stage, columns in self.needs]
         lines += [f"no effect: {text}" for text in self.inert]
-        lines += [f"note: {text}" for text in self.notes]
         return "\n".join(lines)
 
 
-Terms = Sequence[tuple[str, Primitive]]
-
-
-def explain(
-    terms: Terms,
-    expressions: Sequence[tuple[str, Expr]],
-    needs: Needs,
-    reward_kl: RewardKL,
-    updates: int = 0,
-    of_sampler: bool = False,
-) -> Explanation:
-    """Explain an Objective; `Objective.explain` calls this.
+def explain(objective: Any, updates: int, of_sampler: bool) -> Explanation:
+    """Explain an objective; `Objective.explain` calls this.
 
     Args:
-        terms: its primitives by their symbols.
-        expressions: its rules and numbers, each with the field that holds it.
-        needs: the columns that it reads.
-        reward_kl: what rewards are reduced by.
+        objective: the `Objective`, with all its phases.
         updates: optimizer updates per rollout, over all phases; 0 = unknown.
         of_sampler: l0 is the log-prob that the sampler reported.
     """
-    rules = [
-        (field, str(expression), "; ".join(_meanings(expression)) or "token by token")
-        for field, expression in expressions
-        if not isinstance(expression, nodes.Constant)
-    ]
+    terms, expressions, needs = _terms(objective), objective.expressions, objective.needs
     stages = {"observe": needs.observe, "plan": needs.plan, "loss": needs.loss}
     return Explanation(
-        formula=_formula(terms, [field for field, _ in expressions], reward_kl),
-        rules=tuple(rules),
+        formula=_formula(terms, [field for field, _ in expressions], objective.reward_kl),
+        rules=tuple(
+            (field, str(expression), "; ".join(_meanings(expression)) or "token by token")
+            for field, expression in expressions
+            if not isinstance(expression, nodes.Constant)
+        ),
         needs=tuple(
             (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
         ),
@@ -83,79 +67,20 @@ def explain(
             *_inert_rules(terms, expressions),
             *(_inert_gaps(terms, expressions) if of_sampler else ()),
         ),
-        notes=tuple(
-            f"{_yaml(term)}: {_ESTIMATED[term.estimator]}"
-            for _, term in terms
-            if isinstance(term, KL) and term.score not in (None, "reference")
-        )
-        + tuple(dict.fromkeys(_biased_baselines(terms, expressions))),
     )
 
 
-_OWN = "counts the turn's own return, too; the expected gradient is not that of the turn's return"
-_OWN_MEAN = (
-    "counts the turn's own return, too; a mean over m responses multiplies the expected gradient "
-    "of the turn by 1 − 1/m, so that late turns count less"
-)
-
-
-def _biased_baselines(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> Iterator[str]:
-    """What is wrong with baselines of turns that depend on what the response itself does."""
-    for _, term in terms:
-        if isinstance(term, TurnReturn) and term.each.kind not in ("leave_one_out", "custom"):
-            centred = term.each.kind in ("group_centered", "group_normalized")
-            bias = _OWN_MEAN if centred else _OWN
-            yield f"each: {_yaml(term.each)} {bias}; use each: leave_one_out"
-    shapes = [expression for field, expression in expressions if field == "shape"]
-    for minus, scan in chain.from_iterable(_baselines(shape, set()) for shape in shapes):
-        if not any(node.level == Level.TURN for node in (minus if scan is None else scan).walk()):
-            continue
-        centred = minus == minus.left - minus.left.mean(by="group_turn")
-        text = f"{minus} {_OWN_MEAN if centred else _OWN}"
-        if scan is not None:
-            text = f"{scan}: a baseline is subtracted for each turn that follows, and the response "
-            text += "itself decides how many follow; if it is positive, this trains to stop early"
-        yield f"{text}; use advantage: turn_return"
-
-
-def _baselines(
-    node: Expr,
-    seen: set[tuple[int, ...]],
-    minus: nodes.Arithmetic | None = None,
-    scan: nodes.Scan | None = None,
-) -> Iterator[tuple[nodes.Arithmetic, nodes.Scan | None]]:
-    """Differences that subtract a statistic of several responses' rewards from rewards.
-
-    Each with the sum over what follows around the difference or the statistic. `seen` has the nodes
-    that were looked at, each with what is around it.
-    """
-    if (place := (id(node), id(minus), id(scan))) in seen:
-        return
-    seen.add(place)
-    if isinstance(node, nodes.Scan) and (node.side, node.by) == ("suffix", "response"):
-        scan = node
-    if (
-        isinstance(node, (nodes.Aggregate, nodes.Quantile))
-        and node.by in ("update", "group", "group_turn")
-        and of_rewards(node)
-    ):
-        if minus is not None:
-            yield minus, scan
-        return
-    for child in node.children():
-        inner = minus
-        if isinstance(node, nodes.Arithmetic) and node.operator == "-" and child is node.right:
-            inner = node if of_rewards(node.left) else minus
-        yield from _baselines(child, seen, inner, scan)
-
-
-_ESTIMATED = {
-    "k1": "its expected gradient on the policy's own samples is 0; use k2, or shape: NAME_gap",
-    "abs": "its gradient has the sign of l − l_NAME, whatever the size of the gap",
-    "k2": "its expected gradient on the policy's own samples is that of KL(π ‖ π_NAME)",
-    "k3": "it and its gradient grow as exp(l_NAME − l); max_gap and max_value limit it",
-}
-"""What to know of an estimator of the KL against another model than the reference."""
+def _terms(objective: Any) -> Terms:
+    """The primitives of an objective by their symbols; a controller may be called A, too."""
+    terms: list[tuple[str, Primitive | None]] = [
+        ("A", objective.advantage if objective.reads_rewards else None),
+        ("S", objective.surrogate),
+        ("Z", objective.divisor),
+        ("mismatch", objective.mismatch),
+        *((f"P_{i}", penalty) for i, penalty in enumerate(objective.penalties, 1)),
+        *objective.controllers.items(),
+    ]
+    return [(symbol, term) for symbol, term in terms if term is not None]
 
 
 def _yaml(primitive: Primitive) -> str:
@@ -243,7 +168,7 @@ def _inert_terms(terms: Terms, updates: int) -> list[str]:
     return inert
 
 
-def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[str]:
+def _inert_rules(terms: Terms, expressions: Expressions) -> list[str]:
     """Rules that select all or nothing, weights of 1, and controllers that no rule reads."""
     parts = [(field, node) for field, expression in expressions for node in expression.walk()]
     read = {str(node) for _, node in parts}
@@ -266,7 +191,7 @@ def _inert_rules(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> list[
     return inert
 
 
-def _inert_gaps(terms: Terms, expressions: Sequence[tuple[str, Expr]]) -> Iterator[str]:
+def _inert_gaps(terms: Terms, expressions: Expressions) -> Iterator[str]:
     """What reads the gap between l0 and the sampler's log-prob where both are one."""
     why = "l0 is the sampler's log-prob (training.old_logprobs=sampler)"
     for symbol, term in terms:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.rules import Expr, score_columns
 from rlobj.objectives.tokens import TokenBatch
 
@@ -35,22 +34,18 @@ def read_columns(names: Iterable[str], scores: Iterable[str]) -> list[str]:
 
 
 def rule_columns(
-    expressions: Iterable[tuple[str, Expr]], mismatch: Mismatch | None, scores: Iterable[str] = ()
+    expressions: Iterable[tuple[str, Expr]], scores: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The columns that expressions and a correction read, each with what reads it.
+    """The columns that expressions read, each with what reads it.
 
     Args:
         expressions: the objective's rules and numbers, each with the field that holds it.
-        mismatch: the mismatch correction, or None.
         scores: names of the scores.
     """
     readers = {"advantages": "the surrogate"}
     for field, expression in expressions:
         for column in read_columns(expression.batch_columns(), scores):
             readers.setdefault(column, f"{field} '{expression}'")
-    if mismatch is not None:
-        for column in ("old_logprobs", "sampler_logprobs"):
-            readers.setdefault(column, f"the mismatch correction {mismatch}")
     return readers
 
 

@@ -14,7 +14,6 @@ import functools
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
@@ -39,6 +38,7 @@ from rlobj.objectives.loss import LossOutput, check_finite, loss_metrics, terms_
 from rlobj.objectives.mismatch import MismatchField
 from rlobj.objectives.needs import Needs, present, read_columns, rule_columns
 from rlobj.objectives.penalties import (
+    Divergence,
     Penalty,
     PenaltyField,
     ProxyKL,
@@ -58,7 +58,6 @@ from rlobj.objectives.rules.nodes import (
 )
 from rlobj.objectives.score_names import (
     against_mistakes,
-    divergence_columns,
     of_rewards,
     score_name_mistakes,
 )
@@ -69,8 +68,6 @@ from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 from rlobj.objectives.weights import fixed_values, token_shares, with_values
 
 State = Mapping[str, Any]
-_UNFINISHED = ContextVar("_UNFINISHED", default=False)
-"""Whether an objective is built by `replace`: the reader of a controller may follow."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -179,25 +176,18 @@ class Objective(Model):
         for rule in self.split_rules:
             if self.split_rules.count(rule) > 1:
                 yield f"split: '{rule}' is given twice, and its second phase would have no token"
-        read = {str(node) for _, expression in self._expressions for node in expression.walk()}
-        for name in () if self.phase is not None or _UNFINISHED.get() else self.controllers:
-            if name not in read:
-                use = f"reweight: when(prob < 0.1, {name}, 1)"
-                advice = f"read it, as in {use}, or remove it: controllers: {{{name}: null}}"
-                yield f"controller '{name}': no rule or number reads it; {advice}"
         readable = [*self.controllers, *rules.COLUMNS, *self._scope.columns]
-        for who, expression in self._expressions:
-            for node in expression.walk():
-                name = node.name if isinstance(node, Controlled | Column) else ""
-                if name and name not in readable:
-                    advice = f"{nearest(name, readable)} Or declare it in columns or controllers."
-                    yield f"{who} reads unknown '{name}'.{advice}"
-                level, read_as = self.columns.get(name), node.level.name.lower()
-                if level not in (None, read_as):
-                    yield (
-                        f"{who} reads '{name}' with one value per {read_as}, and columns says "
-                        f'{level}. Write column("{name}", level="{level}")'
-                    )
+        for who, node in self._nodes:
+            name = node.name if isinstance(node, Controlled | Column) else ""
+            if name and name not in readable:
+                advice = f"{nearest(name, readable)} Or declare it in columns or controllers."
+                yield f"{who} reads unknown '{name}'.{advice}"
+            level, read_as = self.columns.get(name), node.level.name.lower()
+            if level not in (None, read_as):
+                yield (
+                    f"{who} reads '{name}' with one value per {read_as}, and columns says "
+                    f'{level}. Write column("{name}", level="{level}")'
+                )
 
     # Copies with changes.
 
@@ -206,11 +196,7 @@ class Objective(Model):
         current = {
             f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()
         }
-        token = _UNFINISHED.set(True)
-        try:
-            return Objective(**{**current, **fields})
-        finally:
-            _UNFINISHED.reset(token)
+        return Objective(**{**current, **fields})
 
     but = replace
 
@@ -455,13 +441,11 @@ class Objective(Model):
     def needs(self) -> Needs:
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = self._columns["rewards"].keys() if self.reads_rewards else set()
-        gates = [(name, gate.of) for name, gate in self.controllers.items() if gate.of is not None]
-        parts = [(who, part) for who, e in [*self._expressions, *gates] for part in e.walk()]
         return Needs(
             observe=frozenset(self._columns["observe"].keys() - {"advantages"}),
             plan=frozenset(rewards | self._columns["plan"].keys() - {"advantages"}),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
-            rewards={part.name: who for who, part in parts if isinstance(part, NamedReward)},
+            rewards={node.name: who for who, node in self._nodes if isinstance(node, NamedReward)},
         )
 
     @property
@@ -474,9 +458,8 @@ class Objective(Model):
 
         If none does, rewards may be absent, and undecided responses count like all others.
         """
-        gates = [gate.of for gate in self.controllers.values() if gate.of is not None]
-        read = [*gates, *(expression for _, expression in self._expressions)]
-        return self.shape is None or bool(self.reward_kl.coefficient) or any(map(of_rewards, read))
+        of_kl = bool(self.reward_kl.coefficient)
+        return self.shape is None or of_kl or any(of_rewards(node) for _, node in self._nodes)
 
     @property
     def read_scores(self) -> frozenset[str]:
@@ -491,7 +474,10 @@ class Objective(Model):
     @cached_property
     def divergences(self) -> dict[str, tuple[str, DivergenceSettings]]:
         """The TokenBatch columns that are divergences over the vocabulary: score and divergence."""
-        return divergence_columns(self._all_scores, self.penalties, self.needs.ever)
+        kls = {f"{name}_kl": (name, DivergenceSettings()) for name in self._all_scores}
+        divergences = [term for term in self.penalties if isinstance(term, Divergence)]
+        read = {column: pair for column, pair in kls.items() if column in self.needs.ever}
+        return read | {column: (d.against, d) for d in divergences for column in d.needs()}
 
     @cached_property
     def scores_alone(self) -> bool:
@@ -519,14 +505,8 @@ class Objective(Model):
             updates_per_step: optimizer updates per rollout, of each phase; None = unknown.
             old_logprobs: whose log-probs l0 are; `training.old_logprobs` of a run.
         """
-        terms = {"A": self.advantage} if self.reads_rewards else {}
-        terms |= {"S": self.surrogate, "Z": self.divisor}
-        terms |= {"mismatch": self.mismatch} if self.mismatch else {}
-        terms |= {f"P_{i}": penalty for i, penalty in enumerate(self.penalties, 1)}
-        parts = [*terms.items(), *self.controllers.items()]  # one may be called A
         updates = (updates_per_step or 0) * len(self.phases)
-        sampler = old_logprobs == "sampler"
-        return explain(parts, self._expressions, self.needs, self.reward_kl, updates, sampler)
+        return explain(self, updates, old_logprobs == "sampler")
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:
@@ -538,6 +518,7 @@ class Objective(Model):
         of_turns = ("turn", "turn_reward") if self.advantage.by_turn else ()
         kl = self.reward_kl
         of_kl = ("old_logprobs", score_column(kl.against)) if kl.coefficient else ()
+        of_mismatch = ("old_logprobs", "sampler_logprobs") if self.mismatch else ()
         return {
             "rewards": dict.fromkeys(("rewards", *of_turns), f"the advantage {self.advantage}")
             | dict.fromkeys(of_kl, f"reward_kl {kl.coefficient}"),
@@ -546,7 +527,8 @@ class Objective(Model):
                 for name, controller in self.controllers.items()
                 for column in read_columns(controller.needs(), self._all_scores)
             },
-            "plan": rule_columns(self._expressions, self.mismatch, self._all_scores),
+            "plan": dict.fromkeys(of_mismatch, f"the mismatch correction {self.mismatch}")
+            | rule_columns(self.expressions, self._all_scores),
             "loss": {
                 column: type(term).__name__
                 for term in self.terms.values()
@@ -554,8 +536,8 @@ class Objective(Model):
             },
         }
 
-    @property
-    def _expressions(self) -> list[tuple[str, rules.Expr]]:
+    @cached_property
+    def expressions(self) -> list[tuple[str, rules.Expr]]:
         """Every rule and number, with the field that holds it."""
         owners = (*self.terms.items(), ("mismatch", self.mismatch))
         fields: list[tuple[str, rules.Expr | None]] = [
@@ -578,14 +560,19 @@ class Objective(Model):
         return [(who, expression) for who, expression in fields if expression is not None]
 
     @cached_property
+    def _nodes(self) -> list[tuple[str, rules.Expr]]:
+        """All that expressions and the numbers of controllers consist of, with who reads it."""
+        gates = [(name, gate.of) for name, gate in self.controllers.items() if gate.of is not None]
+        return [(who, node) for who, e in (*self.expressions, *gates) for node in e.walk()]
+
+    @cached_property
     def own_methods(self) -> dict[type, list[Callable[..., Any]]]:
         """The classes that are not rlobj's, with their methods."""
         owners: list[Any] = [self.advantage, getattr(self.advantage, "each", None), self.divisor]
         owners += [*self.surrogate.parts(), *self.penalties, self.mismatch]
         owners += [*self.controllers.values()]
         owners = [owner for owner in owners if getattr(owner, "kind", "") == "custom"]
-        nodes = [node for _, expression in self._expressions for node in expression.walk()]
-        custom = [node for node in nodes if isinstance(node, rules.CustomRule)]
+        custom = [node for _, node in self._nodes if isinstance(node, rules.CustomRule)]
         owners += [node for node in custom if not type(node).__module__.startswith("rlobj.")]
         methods: dict[type, list[Callable[..., Any]]] = {}
         for of in dict.fromkeys(map(type, owners)):
@@ -745,8 +732,6 @@ def _require_tables(tables: Any) -> None:
     if isinstance(tables, TokenBatch):
         raise TypeError("expected a list of TokenBatch, got one: write [batch]")
     for table in tables:
-        if isinstance(table, list | tuple):
-            raise TypeError("expected one TokenBatch, got a list: use plan and loss")
         if not isinstance(table, TokenBatch):
             write = "TokenBatch(lengths=[...], groups=[...], logprobs=..., rewards=[...])"
             raise TypeError(f"expected a TokenBatch, got {type(table).__name__}: write {write}")

@@ -6,10 +6,9 @@ NAME_kl = Σ_k π_k·(log π_k − log π_NAME,k).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rlobj.base.errors import nearest
-from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.penalties import KL, Divergence
 from rlobj.objectives.rules import NAMES, Expr, nodes, score_columns
 from rlobj.objectives.tokens import COLUMN_NAMES
@@ -74,24 +73,6 @@ def against_mistakes(
             )
 
 
-def divergence_columns(
-    scores: Sequence[str], terms: Iterable[object], read: Container[str]
-) -> dict[str, tuple[str, DivergenceSettings]]:
-    """The TokenBatch columns that are divergences from scores: the score and the divergence.
-
-    Args:
-        scores: names of the objective's scores.
-        terms: its penalties.
-        read: the columns that its stages read.
-    """
-    kls = {f"{name}_kl": (name, DivergenceSettings()) for name in scores if f"{name}_kl" in read}
-    divergences = [term for term in terms if isinstance(term, Divergence)]
-    return kls | {column: (d.against, d) for d in divergences for column in d.needs()}
-
-
-def of_rewards(expression: Expr) -> bool:
-    """Whether an expression reads rewards, or columns that are made from them."""
-    return any(
-        isinstance(node, nodes.NamedReward) or str(node) in _OF_REWARDS
-        for node in expression.walk()
-    )
+def of_rewards(node: Expr) -> bool:
+    """Whether a node is a reward, or a column that is made from rewards."""
+    return isinstance(node, nodes.NamedReward) or str(node) in _OF_REWARDS

@@ -110,7 +110,7 @@ def _held(update: UpdateTable, rules: Iterable[Rule]) -> Iterator[tuple[Rule, to
     Parts are left out that read what the update lacks.
     """
     for rule in rules:
-        reads = rule_columns([("the page", rule)], None, update.objective.scores)
+        reads = rule_columns([("the page", rule)], update.objective.scores)
         with contextlib.suppress(BatchError):
             frame = Frame([update.table], reads, SingleProcess(), update.state)
             held = frame.rule(rule)

@@ -164,7 +164,7 @@ class _Replay:
             if name in self.refused:
                 continue
             reads = rule_columns(
-                [("rule", rule) for rule in rules.values()], None, first.objective.scores
+                [("rule", rule) for rule in rules.values()], first.objective.scores
             )
             try:
                 frame = _Recorded([first.table], reads, SingleProcess(), first.state)
