@@ -129,7 +129,7 @@ def test_dropped_tokens_are_a_share_of_the_tokens_of_all_updates(tmp_path: Path)
     shown = f"{100 * share:.0f}%"
     assert f"({shown})" in repr(rlobj.inspect(folder, dropped=True))
     report = rlobj.report(folder, tmp_path / "report.html").read_text()
-    assert re.search(rf"dropped tokens</th>\s*<td[^>]*>{shown}<", report)
+    assert re.search(rf"tokens dropped</th>\s*<td[^>]*>[^<]*\({shown}\)", report)
     page = rlobj.write_inspection_page(folder).read_text()
     assert re.search(rf"dropped</dt>\s*<dd[^>]*>{line['tokens/dropped']:,.0f} \({shown}\)<", page)
 

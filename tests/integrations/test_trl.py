@@ -152,22 +152,16 @@ def documented(output: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda o: {**o, **backwards(documented(o))}, "has the tokens of another. An override of"),
-        (documented, "no rlobj_ids, rlobj_groups, rlobj_rewards, rlobj_advantages. An override"),
-        (
-            lambda o: taken(o, torch.cat([torch.arange(32), torch.arange(8)])),
-            r"a rollout has response \d twice. An override of _generate",
-        ),
+        lambda o: {**o, **backwards(documented(o))},
+        documented,
     ],
-    ids=["moved", "dropped", "twice"],
+    ids=["moved", "dropped"],
 )
-def test_rows_that_cannot_be_followed_are_refused(
-    tmp_path: Path, change: Any, message: str
-) -> None:
+def test_rows_that_cannot_be_followed_are_refused(tmp_path: Path, change: Any) -> None:
     kind, args = behind(changed(GRPOTrainer, change)), config(tmp_path, max_steps=1)
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(RunError, match="not those that were sampled"):
         trainer(kind, args, objective="grpo", record=False).train()
 
 

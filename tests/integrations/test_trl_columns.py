@@ -72,8 +72,11 @@ def test_rules_read_the_data_set_and_the_reward(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"train_dataset": DATA.remove_columns("hard")}, "hard=data: expected a data set with the"),
-        ({"reward_funcs": reward}, r"digits=reward: expected a reward .* each of the 32 responses"),
+        (
+            {"train_dataset": DATA.remove_columns("hard")},
+            "hard=data: expected a number for",
+        ),
+        ({"reward_funcs": reward}, r"digits=reward: expected .* log_extra\('digits', values\)"),
     ],
 )
 def test_a_column_without_values_ends_it(tmp_path: Path, named: Any, message: str) -> None:

@@ -9,8 +9,6 @@ import pytest
 import torch
 from integrations.trl_runs import (
     GRPOTrainer,
-    behind,
-    changed,
     config,
     handed_over,
     off,
@@ -18,7 +16,7 @@ from integrations.trl_runs import (
     trainer,
 )
 
-from rlobj import Objective, RunError, entropy, old_entropy
+from rlobj import Objective, entropy, old_entropy
 from rlobj.integrations.trl import ObjectiveTrainer, rollout
 
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
@@ -93,16 +91,6 @@ def test_trls_own_metrics_stay(tmp_path: Path, objective: str) -> None:
     assert not {"policy_loss", "entropy_coef"} & {*found}
     clipped = [name for name in found if name.startswith("clip_ratio/")]
     assert bool(clipped) == (objective != "cispo")
-
-
-def test_an_input_of_the_model_that_would_be_lost_is_refused(tmp_path: Path) -> None:
-    def with_positions(output: Any) -> Any:
-        mine = torch.zeros_like(output["completion_ids"])
-        return {**output, "position_ids": mine, "of_mine": mine}
-
-    ours = behind(changed(GRPOTrainer, with_positions))
-    with pytest.raises(RunError, match="a rollout has position_ids, which the model reads"):
-        trainer(ours, config(tmp_path, max_steps=1), objective="grpo", record=False).train()
 
 
 def test_inputs_that_trl_hands_over_are_those_of_its_loss() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import sys
 from functools import partial
@@ -190,16 +189,6 @@ def test_a_resumed_run_continues_its_record(whole: Path, tmp_path: Path) -> None
     rows, repeated = (read_records(each / "_rlobj").sort_by(PLACE) for each in (whole, folder))
     assert repeated.equals(rows)
     assert metrics(folder / "_rlobj") == metrics(whole / "_rlobj")
-
-
-@pytest.mark.parametrize(("save_steps", "warned"), [(3, True), (4, False)])
-def test_checkpoints_inside_a_rollout_are_announced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, save_steps: int, warned: bool
-) -> None:
-    settings = {"num_iterations": 2, "save_strategy": "steps", "save_steps": save_steps}
-    with caplog.at_level(logging.WARNING):
-        trainer(ObjectiveTrainer, config(tmp_path, **settings), objective="dapo-loss")
-    assert ("Expected a multiple of 2" in caplog.text) == warned
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_a_checkpoint_of_another_objective_or_trainer_is_refused(
         saved(tmp_path, 4, checkpoint)
 
 
-def test_a_resumed_record_of_another_objective_says_how_to_keep_the_runs_apart(
+def test_a_resumed_record_of_another_objective_says_what_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = {"save_strategy": "steps", "save_steps": 1}
@@ -86,7 +86,6 @@ def test_a_resumed_record_of_another_objective_says_how_to_keep_the_runs_apart(
     args = config(tmp_path / "other", max_steps=2)
     trainer(ObjectiveTrainer, args, objective="20-entropy").train(resume_from_checkpoint=checkpoint)
     assert "objective.keep was None; the run goes on with entropy.top(0.2)" in caplog.text
-    assert "resume with another GRPOConfig(output_dir=...)" in caplog.text
     assert (tmp_path / "_rlobj" / "config.resolved.yaml").read_text() == first
     assert (tmp_path / "other" / "_rlobj" / "config.resolved.yaml").exists()
 

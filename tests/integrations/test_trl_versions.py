@@ -97,7 +97,7 @@ def install(version: str, folder: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("version", ["1.12.0", "1.17.0", "1.17.0.dev0", "0.29.1", "2.0.0"])
+@pytest.mark.parametrize("version", ["1.12.0", "1.17.0.dev0"])
 def test_other_versions_are_refused_by_name(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

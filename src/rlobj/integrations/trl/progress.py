@@ -27,9 +27,6 @@ STATE_FILE = "rlobj.json"
 Inputs = dict[str, Any]
 """TRL's inputs of one micro-batch."""
 
-Row = tuple[list[int], list[int]]
-"""Token ids of a prompt, padded on the left, and of its completion, padded on the right."""
-
 
 @dataclass
 class Window:
@@ -84,8 +81,7 @@ class Progress:
         rows: number of responses that were sampled, over all processes.
         batches: the prompts of the micro-batches of the window in progress.
         window: the window in progress; None = the next call opens one.
-        rewards: of the last rollouts, over all processes, [B, K].
-        sampled: this process's new responses by `rlobj_ids`: token ids of prompt and completion.
+        rewards: of the last rollouts of one update, over all processes, [B, K].
     """
 
     state: dict[str, Any]
@@ -94,7 +90,6 @@ class Progress:
     batches: list[Any] = field(default_factory=list)
     window: Window | None = None
     rewards: Tensor | None = None
-    sampled: dict[int, Row] = field(default_factory=dict)
 
     def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
         """Write what a resumed run needs, beside the state of its record."""
@@ -120,13 +115,7 @@ class Progress:
             raise ConfigError(
                 f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
             )
-        changed = difference(saved_objective, settings_of(objective))
-        for name, old, new in changed:
+        for name, old, new in difference(saved_objective, settings_of(objective)):
             logger.warning(f"{path}: objective.{name} was {old}; the run goes on with {new}")
-        if changed and record is not None:
-            logger.warning(
-                "the record names the new objective for all its steps. To keep the runs apart, "
-                "resume with another GRPOConfig(output_dir=...), and another record= if you set one"
-            )
         self.state, self.rows = state, rows
         return record

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from numbers import Real
-from operator import eq
 from typing import Any
 
 import torch
 from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rlobj.base.errors import BatchError, ConfigError, RunError
+from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.interleaved import Interleaved
-from rlobj.integrations.trl.progress import Inputs, Row
+from rlobj.integrations.trl.progress import Inputs
 from rlobj.objectives.rewards import differ, relative_rounding, total_reward
 from rlobj.ranks import agree, any_rank, together
-
-logger = logging.getLogger(__name__)
-
 
 ENTROPY = {"entropy", "old_entropy"}
 """Columns for which the entropy of TRL's own forward passes is kept."""
@@ -41,9 +35,9 @@ PASSED = (
 )
 """The inputs of a model, besides ids and masks, that TRL's forward pass hands over."""
 
-_ADDED = ("rlobj_ids", "rlobj_groups", "rlobj_rewards", "rlobj_advantages")
-"""What a rollout must have: the number of each response in the run, that of its group, its rewards,
-and a place for its advantage."""
+ADDED = ("rlobj_ids", "rlobj_first", "rlobj_groups", "rlobj_rewards", "rlobj_advantages")
+"""What a rollout must have: the number of each response in the run, its first token, the number of
+its group, its rewards, and a place for its advantage."""
 
 OWN = "rlobj_own_"
 """Before the names of a user's own columns in a rollout."""
@@ -117,9 +111,8 @@ class Rollouts(_Trainer):
         if training:
             unknown = torch.full_like(output["completion_ids"], torch.nan, dtype=torch.float32)
             output["rlobj_advantages"] = unknown
-            earlier = [progress.rewards] if progress.sampled else []  # for the same update
-            progress.rewards = torch.cat([*earlier, rewards])
-            progress.sampled |= dict(whole_rows(output))
+            output["rlobj_first"] = output["completion_ids"][:, 0]
+            progress.rewards = rewards
             progress.rows += len(rewards)
         return output
 
@@ -147,21 +140,13 @@ class Rollouts(_Trainer):
         columns, error = dict[str, Tensor](), None
         for name, source in self._own.items():
             values = logged.get(name, ()) if source == "reward" else [row.get(name) for row in rows]
-            numbers = [
-                float(value)
-                for value in values
-                if isinstance(value, Real) and not (isinstance(value, int) and abs(value) > 2**53)
-            ]
+            numbers = [float(value) for value in values if isinstance(value, Real)]
             if not len(numbers) == len(values) == len(rows):
-                expected = (
-                    f"a reward function that calls log_extra('{name}', values) in each call, with "
-                    f"one number for each of the {len(rows)} responses, whole ones of at most "
-                    "2^53; log_extra is one of its arguments"
-                    if source == "reward"
-                    else f"a data set with the column '{name}', which has a number in each row, a "
-                    "whole one of at most 2^53"
+                error = ConfigError(
+                    f"columns.{name}={source}: expected a number for each of the {len(rows)} "
+                    "responses, from a column of the data set, or from a reward function that "
+                    f"calls log_extra('{name}', values), one of its arguments"
                 )
-                error = ConfigError(f"columns.{name}={source}: expected {expected}")
             columns[f"{OWN}{name}"] = torch.tensor(numbers, dtype=torch.float64, device=device)
         agree(error, "sampling", self._comm)
         return columns
@@ -252,59 +237,3 @@ def sequences(inputs: Mapping[str, Any]) -> Iterator[tuple[list[int], Sequence[i
                 gaps += () if written else [(len(tokens), gap)]
         gaps = [gap for gap in gaps if gap[0] < len(tokens)]  # nobody reads what is said last
         yield prompt[read.bool()].tolist(), Interleaved(tokens, gaps) if gaps else tokens
-
-
-def whole_rows(inputs: Mapping[str, Any]) -> Iterator[tuple[int, Row]]:
-    """The id and the token ids of each response, those of the prompt from its end."""
-    names = ("rlobj_ids", "prompt_ids", "completion_ids")
-    for number, prompt, completion in zip(*(inputs[n].tolist() for n in names), strict=True):
-        yield number, (prompt[::-1], completion)
-
-
-def mistake(
-    rollout: Sequence[Mapping[str, Any]], sampled: Mapping[int, Row], model: Any
-) -> RunError | None:
-    """An error if a row is not the response that its `rlobj_ids` names, or an input would be lost.
-
-    Args:
-        rollout: its micro-batches; their rows may be padded to another width.
-        sampled: this process's responses, by `rlobj_ids`.
-        model: the policy.
-    """
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    read = inspect.signature(model.forward).parameters.keys() - {*PASSED}
-    seen: set[int] = set()
-    for inputs in rollout:
-        if wrong := _mistake_of_rows(inputs, sampled, seen):
-            return RunError(
-                f"{wrong}. An override of _generate_and_score_completions must keep every entry of "
-                "super()'s result, and select or reorder the rows of all its tensors alike, with "
-                "those of rlobj_*"
-            )
-        if lost := sorted(inputs.keys() & read - {"num_items_in_batch"}):
-            return RunError(
-                f"a rollout has {', '.join(lost)}, which the model reads and TRL's forward pass "
-                "does not hand over. Expected the model inputs that TRL knows: remove the others "
-                "from the result of _generate_and_score_completions"
-            )
-    return None
-
-
-def _mistake_of_rows(
-    inputs: Mapping[str, Any], sampled: Mapping[int, Row], seen: set[int]
-) -> str | None:
-    """What is wrong with the rows of a micro-batch; `seen` are those of earlier ones."""
-    if missing := [name for name in _ADDED if name not in inputs]:
-        return f"a rollout has no {', '.join(missing)}"
-    ids, rows = len(inputs["rlobj_ids"]), len(inputs["completion_ids"])
-    if ids != rows:
-        return f"a rollout has {rows} responses and {ids} 'rlobj_ids'"
-    for number, row in whole_rows(inputs):
-        kept = sampled.get(number, ([], []))
-        same = all(all(map(eq, *pair)) for pair in zip(kept, row, strict=True))
-        if number not in sampled or not same:
-            return f"response {number} of a rollout has the tokens of another"
-        if number in seen:
-            return f"a rollout has response {number} twice"
-        seen.add(number)
-    return None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,10 @@ from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
 from rlobj.objectives.surrogates import Clip, Surrogate
-from rlobj.settings.presets import Preset, load_preset
+from rlobj.runs.columns import refuse_recorded
+from rlobj.settings.presets import Preset, load_preset, merge
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import require_scores
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,15 @@ _REPLACED = (
     "vespo_lambda_neg",
 )
 """Settings of TRL's loss, which the objective replaces."""
+_REFUSED = (
+    "use_liger_kernel",
+    "delta",
+    "top_entropy_quantile",
+    "off_policy_mask_threshold",
+    "entropy_coef",
+    "use_adaptive_entropy",
+)
+"""Terms of TRL's loss that an objective has in its own words."""
 _REPLACED_ADVANTAGES = ("scale_rewards", "multi_objective_aggregation")
 """Settings of TRL's advantages, which an objective may replace."""
 _PROVIDED = ("rewards", "old_logprobs", "entropy", "old_entropy", "turn", "turn_reward")
@@ -69,6 +80,38 @@ def changed(names: Collection[str], settings: Settings) -> list[str]:
     return [name for name in names if name in settings and settings[name] != USUAL[name]]
 
 
+def read_run(
+    objective: Any, selection: str | None, columns: Any, scores: Any, output: Any
+) -> tuple[Any, RunConfig]:
+    """The objective or its preset, and what else the arguments of a trainer and the preset set.
+
+    Raises:
+        ConfigError: one has a value that is not allowed.
+    """
+    name = objective.path if isinstance(objective, Preset) else objective
+    if isinstance(objective, str | Path):
+        objective = load_preset(objective)
+    preset = dict(objective.config) if isinstance(objective, Preset) else {}
+    training = preset.get("training") or {}
+    run = RunConfig(
+        preset=str(name) if preset else None,
+        columns={**(preset.get("columns") or {}), **(columns or {})},
+        scores=merge(preset.get("scores") or {}, scores or {}),
+        training={"selection": selection or training.get("selection", "current")},
+        output=output or {},
+    )
+    if isinstance(objective, Preset):
+        require_scores(run.scores, objective.objective.read_scores)
+    refuse_recorded(run.columns)
+    for column, source in run.columns.items():
+        if ":" in source:
+            raise ConfigError(
+                f"columns.{column}={source}: TRL has no functions of tokens, which `rlobj train` "
+                "calls. Expected data or reward"
+            )
+    return objective, run
+
+
 def fitted(
     objective: Any, settings: Settings, sampler_logprobs: bool, columns: Collection[str] = ()
 ) -> Objective:
@@ -89,8 +132,12 @@ def fitted(
     name = objective.name if isinstance(objective, Preset) else objective
     name = None if isinstance(name, Objective) else str(name)
     objective = _read(objective, settings["max_completion_length"])
-    if refused := [*_refused(settings)]:
-        raise ConfigError("\n".join(refused))
+    if refused := changed(_REFUSED, settings):
+        values = ", ".join(f"{name}={settings[name]!r}" for name in refused)
+        raise ConfigError(
+            f"GRPOConfig({values}) belongs to TRL's loss, which the objective replaces. Leave it "
+            "out; docs/trainers.md, Settings of TRL, has what to write in the objective instead"
+        )
     optional = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
     provided = {*columns, *_PROVIDED, *(name for name, present in optional.items() if present)}
     advice = {
@@ -122,31 +169,6 @@ def fitted(
             )
         objective = objective.replace(mismatch=_mismatch(settings))
     return objective
-
-
-def _refused(settings: Settings) -> Iterator[str]:
-    """The terms of TRL's own loss that somebody has set: it is not used. With what to type."""
-    value = settings.get  # older versions of TRL lack some of them
-    low, high, step = (value(f"entropy_coef_{end}") for end in ("min", "max", "delta"))
-    advice = {
-        "use_liger_kernel": "Liger's loss does not return log-probs of tokens",
-        "delta": f"in a preset file, write surrogate: {{dual: {value('delta')}}}; in Python, "
-        f"Clip(dual={value('delta')})",
-        "top_entropy_quantile": "write the rule keep: "
-        f"entropy.top({value('top_entropy_quantile')}), if the objective lacks it",
-        "off_policy_mask_threshold": "write the rule drop: (advantage < 0) & ((old_logprob - "
-        f"logprob).mean(by='response') > {value('off_policy_mask_threshold')}), as the preset opsm",
-        "entropy_coef": "write penalties: [{kind: entropy_bonus, coefficient: "
-        f"{value('entropy_coef')}}}]",
-        "use_adaptive_entropy": "write penalties: [{kind: entropy_bonus, coefficient: C}] and "
-        f"controllers: {{C: {{kind: adaptive_gate, target: {value('entropy_target')}, start: "
-        f"{value('entropy_coef')}, step: {step}, low: {low}, high: {high}, off: 0}}}}",
-    }
-    for name in changed(advice, settings):
-        yield (
-            f"GRPOConfig({name}={settings[name]!r}) is refused: it belongs to TRL's loss, which "
-            f"the objective replaces. Leave it out; {advice[name]}"
-        )
 
 
 def _check_phases(phases: int, settings: Settings) -> None:
@@ -234,15 +256,6 @@ def report(objective: Objective, settings: Settings, own_advantages: bool, loss:
             f"GRPOConfig({replaced}) has no effect: the objective's surrogate is "
             f"{objective.surrogate}, its divisor {objective.divisor}, and its advantage "
             f"{objective.advantage}"
-        )
-    rollout = settings["steps_per_generation"] * settings["num_iterations"]
-    updates = rollout // math.gcd(rollout, settings["gradient_accumulation_steps"])
-    saved = settings["save_steps"] if settings["save_strategy"] == "steps" else 0
-    if saved >= 1 and saved % updates:
-        logger.warning(
-            f"GRPOConfig(save_steps={saved:g}): some checkpoints lie inside a rollout. A run that "
-            "resumes from one of them samples a new rollout, and the record lacks the updates "
-            f"before. Expected a multiple of {updates}"
         )
     method = getattr(loss, "__func__", loss)
     if method is not GRPOTrainer._compute_loss:

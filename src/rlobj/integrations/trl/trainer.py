@@ -18,16 +18,15 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.integrations.trl import settings
-from rlobj.integrations.trl.options import read_options
 from rlobj.integrations.trl.progress import Inputs, Progress, Window
 from rlobj.integrations.trl.recording import RecordEvents
 from rlobj.integrations.trl.rollout import (
+    ADDED,
     ENTROPY,
     OWN,
     PASSED,
     SCORE,
     Rollouts,
-    mistake,
     replaced,
     trained,
     turn_columns,
@@ -106,24 +105,17 @@ class ObjectiveMixin(_Trainer):
     ) -> None:
         args = named.get("args", arguments[2] if len(arguments) > 2 else None)
         config = settings.USUAL if args is None else vars(args)
-        named_options = {
-            "objective": objective,
-            "advantages": advantages,
-            "selection": selection,
-            "record": record,
-            "output": output,
-            "columns": columns,
-            "scores": scores,
-        }
-        options = read_options(named_options)
-        self._own, self._scores = options.columns, dict[str, TrlScore]()
-        provided = {*options.columns, *(f"{name}_logprob" for name in options.scores)}
+        if advantages not in ("auto", "trl", "objective"):
+            raise ConfigError(f"advantages={advantages!r}; expected 'auto', 'trl' or 'objective'")
+        chosen, run = settings.read_run(objective, selection, columns, scores, output)
+        self._own, self._scores = run.columns, dict[str, TrlScore]()
+        provided = {*run.columns, *(f"{name}_logprob" for name in run.scores)}
         sampler_logprobs = bool(config["use_vllm"] or named.get("rollout_func"))
-        self.objective = settings.fitted(options.objective, config, sampler_logprobs, provided)
-        self._selection = options.selection
+        self.objective = settings.fitted(chosen, config, sampler_logprobs, provided)
+        self._selection = run.training.selection
         self._reads = self.objective.needs.plan | self.objective.needs.observe
-        self._own_advantages = options.advantages == "objective" or (
-            options.advantages == "auto" and not settings.scaled_as(self.objective, config)
+        self._own_advantages = advantages == "objective" or (
+            advantages == "auto" and not settings.scaled_as(self.objective, config)
         )
         self._progress = Progress({**self.objective.init(), "update": 0})
         super().__init__(*arguments, **named)
@@ -134,13 +126,13 @@ class ObjectiveMixin(_Trainer):
         device = self.accelerator.device
         self._comm = ProcessGroup(device)
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-        for name in sorted(self.objective.read_scores & options.scores.keys()):
-            score = options.scores[name]
+        for name in sorted(self.objective.read_scores & run.scores.keys()):
+            score = run.scores[name]
             self._scores[name] = TrlScore(name, score, tokenizer, self.temperature, device)
         self._recorder: RecordEvents | None = None
-        if options.record:
-            folder = None if options.record is True else Path(options.record)
-            self._recorder = RecordEvents(self, folder, options.preset, options.output)
+        if record:
+            folder = None if record is True else Path(record)
+            self._recorder = RecordEvents(self, folder, run.preset, output or {})
             self.add_callback(self._recorder)
         for name, value in settings.bounds(self.objective.surrogate).items():
             setattr(self, name, value)  # of TRL's own metrics
@@ -178,21 +170,28 @@ class ObjectiveMixin(_Trainer):
         batches, progress.batches = progress.batches, []
         if not batches:
             raise RunError("the training loop did not call get_batch_samples for these inputs")
-        inputs, rollouts = [], []
+        inputs, rollouts, rewards = [], [], []
         try:
             for step, batch in enumerate(batches, first):
                 self._step, before = step, self._buffered_inputs
                 inputs.append(super()._prepare_inputs(batch))
                 if self._buffered_inputs is not before:
                     rollouts.append([*self._buffered_inputs])
+                    rewards.append(progress.rewards)
                 if rollouts:  # a trainer of the user's may have made copies
                     rollouts[-1][step % steps] = inputs[-1]
         finally:
             self._step = first
-        model = self.accelerator.unwrap_model(self.model)
-        new = [inputs_of for rollout in rollouts for inputs_of in rollout]
-        agree(mistake(new, progress.sampled, model), "sampling", self._comm)
-        progress.sampled.clear()
+        if rewards:
+            progress.rewards = torch.cat(rewards)
+        for rows in (row for rollout in rollouts for row in rollout):
+            missing = [name for name in ADDED if name not in rows]
+            if missing or not rows["completion_ids"][:, 0].equal(rows["rlobj_first"]):
+                raise RunError(
+                    "the rows of a rollout are not those that were sampled. An override of "
+                    "_generate_and_score_completions must keep every entry of super()'s result, "
+                    "and select or reorder the rows of all its tensors alike, with those of rlobj_*"
+                )
         phases, rounds = self.objective.phases, self.num_iterations
         places = {s // steps % rounds % len(phases) for s in range(first, first + len(inputs))}
         if len(places) > 1:

@@ -19,6 +19,16 @@ from rlobj.settings.presets import load_preset
 
 KEY = "actor_rollout_ref.rlobj"
 TESTED = "==0.9.1"
+_ACTOR = "actor_rollout_ref.actor"
+_REQUIRED: dict[str, tuple[Any, str]] = {
+    f"{_ACTOR}.entropy_coeff": (0, "add an entropy_bonus to the objective's penalties instead"),
+    f"{_ACTOR}.use_prefix_grouper": (False, "it was not tested with rlobj"),
+    "algorithm.use_kl_in_reward": (False, "set reward_kl in the objective instead"),
+    "algorithm.rollout_correction.bypass_mode": (False, "rules would have no entropies to read"),
+    "distillation.enabled": (False, "it replaces the loss"),
+    "trainer.use_v1": (True, "the old trainer does not keep entropies"),
+}
+"""The value that a setting of verl must have, and why."""
 _ALWAYS = {
     "logprobs",
     "old_logprobs",
@@ -58,8 +68,7 @@ def read_settings(config: Any) -> Settings:
         config: `actor_rollout_ref` of verl's configuration.
 
     Raises:
-        ConfigError: there is no such preset, the preset needs a column that verl does not provide,
-            or settings of the actor do not go with it.
+        ConfigError: there is no such preset, or it needs a column that verl does not provide.
     """
     check_version("verl", version("verl"), TESTED)
     name = OmegaConf.select(config, "rlobj")
@@ -76,8 +85,6 @@ def read_settings(config: Any) -> Settings:
     if config.rollout.calculate_log_probs:
         provided.add("sampler_logprobs")
     check_columns(objective, provided, "verl", _ADVICE)
-    if mistakes := [*_mistakes_of_actor(config.actor, objective)]:
-        raise ConfigError("\n".join(mistakes))
     selection = preset.config.get("training", {}).get("selection", "current")
     return Settings(objective, selection)
 
@@ -92,70 +99,39 @@ def check(config: Any) -> None:
         needed = f"actor_rollout_ref.actor.policy_loss.loss_mode={LOSS_MODE}"
         raise ConfigError(f"{KEY} has no effect with another loss. Type {needed}")
     settings = read_settings(config.actor_rollout_ref)
-    if mistakes := [*_mistakes_of_run(config, settings.objective)]:
+    if mistakes := [*_mistakes(config, settings.objective)]:
         raise ConfigError("\n".join(mistakes))
 
 
-def _mistakes_of_actor(actor: Any, objective: Objective) -> Iterator[str]:
-    """What in `actor_rollout_ref.actor` does not go with the objective, and what to type."""
-    phases, needs = len(objective.phases), objective.needs
+def _mistakes(config: Any, objective: Objective) -> Iterator[str]:
+    """What in verl's configuration does not go with the objective, and what to type."""
+    for name, (value, why) in _REQUIRED.items():
+        if (other := OmegaConf.select(config, name)) not in (None, value):
+            yield f"{name}={other}: {why}. Type {name}={value}"
+    actor, algorithm = config.actor_rollout_ref.actor, config.algorithm
+    phases, needs, critic = len(objective.phases), objective.needs, config.critic.enable
     if actor.strategy not in ("fsdp", "fsdp2"):
-        yield (
-            f"actor.strategy={actor.strategy}: rlobj works with fsdp2 and fsdp only. Type "
-            "actor_rollout_ref.actor.strategy=fsdp2"
-        )
-    if actor.entropy_coeff:
-        yield (
-            f"actor.entropy_coeff={actor.entropy_coeff} acts beside the objective. Add an entropy "
-            "bonus to the objective's penalties and type actor_rollout_ref.actor.entropy_coeff=0"
-        )
+        yield f"{_ACTOR}.strategy={actor.strategy}: rlobj works with fsdp2 and fsdp only"
     if actor.use_kl_loss and "ref_logprobs" not in needs.ever:
         yield (
-            "actor.use_kl_loss=True acts beside the objective, which has no KL. Type "
-            "actor_rollout_ref.actor.use_kl_loss=False, or write to a preset of your own: "
-            "objective: {penalties: [{kind: kl, estimator: k3, coefficient: 0.001}]}"
+            f"{_ACTOR}.use_kl_loss=True acts beside the objective, which has no KL. Set it to "
+            "False, or add a penalty of the kind kl to a preset of your own"
         )
-    if actor.get("use_prefix_grouper"):
-        yield "actor.use_prefix_grouper=True was not tested with rlobj. Set it to False"
     if actor.ppo_epochs % phases:
         yield (
             f"the objective has {phases} phases, and each takes an epoch over the rollout. Type "
-            f"actor_rollout_ref.actor.ppo_epochs={phases}, or a multiple; got {actor.ppo_epochs}"
+            f"{_ACTOR}.ppo_epochs={phases}, or a multiple; got {actor.ppo_epochs}"
         )
     if needs.rewards or objective.advantage.decoupled:
-        yield (
-            "the objective reads several rewards by name; verl's rm_scores has only their sum. "
-            "Choose an objective of one reward"
-        )
-
-
-def _mistakes_of_run(config: Any, objective: Objective) -> Iterator[str]:
-    """What in the rest of verl's configuration does not go with the objective."""
-    critic, algorithm = config.critic.enable, config.algorithm
-    correction = OmegaConf.select(config, "algorithm.rollout_correction") or {}
-    rollout_is, mismatch = correction.get("rollout_is"), objective.mismatch
-    if not config.trainer.use_v1:
-        yield "the old trainer does not keep entropies. Type trainer.use_v1=True"
+        yield "the objective reads several rewards by name; verl's rm_scores has only their sum"
     if critic or (critic is None and algorithm.adv_estimator == "gae"):
         yield (
             "a critic would be trained, but the objective computes its advantages from rewards. "
             "Type algorithm.adv_estimator=grpo critic.enable=False"
         )
-    if algorithm.use_kl_in_reward:
+    weights = OmegaConf.select(config, "algorithm.rollout_correction.rollout_is")
+    if weights and objective.mismatch is not None:
         yield (
-            "algorithm.use_kl_in_reward=True acts beside the objective. Set reward_kl in the "
-            "objective instead"
-        )
-    if OmegaConf.select(config, "distillation.enabled"):
-        yield "distillation.enabled=True replaces the loss. Set it to False"
-    if correction.get("bypass_mode"):
-        yield (
-            "algorithm.rollout_correction.bypass_mode=True: verl then does not score the rollout, "
-            "and rules have no entropies to read. Set it to False"
-        )
-    if rollout_is and mismatch is not None:
-        yield (
-            f"algorithm.rollout_correction.rollout_is={rollout_is} and the objective's mismatch "
-            f"{mismatch} correct the same gap. Type algorithm.rollout_correction.rollout_is=null, "
-            "or choose an objective without mismatch"
+            f"algorithm.rollout_correction.rollout_is={weights} and the objective's mismatch "
+            f"{objective.mismatch} correct the same gap. Set the first to null"
         )
