@@ -20,7 +20,7 @@ from rlobj.insight.page.rows import PageRows, read_rows, with_parts
 from rlobj.insight.page.updates import whole_rows
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.rules import parse
+from rlobj.objectives.rules import read_rule
 from rlobj.runs.columns import SCHEMA
 from rlobj.runs.layout import rank_table
 from rlobj.runs.observed import ObservedUpdate
@@ -67,8 +67,8 @@ def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(tmp
 
 def test_the_parts_of_the_rules_hold_where_the_objective_drops(tmp_path: Path) -> None:
     update = random_update((3, 1), 24, 0)
-    dropping = Objective(drop="(prob < 0.5) & entropy.bottom(0.8)", columns={"stage": "token"})
-    rules = [parse("prob < 0.5"), parse("entropy.bottom(0.8)")]
+    dropping = Objective(columns={"stage": "token"}).drop("(prob < 0.5) & entropy.bottom(0.8)")
+    rules = [read_rule("prob < 0.5"), read_rule("entropy.bottom(0.8)")]
     rows = whole_rows(UpdateTable(**{**vars(update), "objective": dropping}), TEXTS, rules)
     rows = rows.filter(pc.greater_equal(rows["position"], 0))
     held = [rows[f"holds:{rule}"].to_pylist() for rule in rules]
@@ -104,7 +104,7 @@ def test_the_page_of_a_run_says_which_code_it_does_not_import(tmp_path: Path, ru
 
 def test_a_token_of_another_phase_is_shown_and_counts_nothing(tmp_path: Path) -> None:
     update = random_update((1, 1), 24, 0)
-    first, rest = Objective(split="entropy > 0.5", columns={"stage": "token"}).phases
+    first, rest = Objective(columns={"stage": "token"}).split("entropy > 0.5").phases
     tables = [UpdateTable(**{**vars(update), "objective": phase}) for phase in (first, rest)]
     pages = [PageRows(whole_rows(each, TEXTS), [], []) for each in tables]
     assert len(pages[0].rows) == len(pages[1].rows)

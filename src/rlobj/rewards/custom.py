@@ -252,13 +252,13 @@ class _CustomGrader(Grader):
             return outcome.text
         many = len(call.ids) > 1
         on = f"{len(call.ids)} responses" if many else f"problem {call.ids[0]!r}"
-        what = f"failed on {on}: {outcome.text}"
+        what = f"Reward {self._name} failed on {on}: {outcome.text}"
         if outcome.reason == Failure.TIMEOUT:
-            what = f"did not return within {self._deadline:g} seconds on {on}"
+            what = f"Reward {self._name} did not return within {self._deadline:g} seconds on {on}"
         elif outcome.reason == Failure.CRASH:
-            what = f"{outcome.text} on {on}"
+            what = f"Reward {self._name} {outcome.text} on {on}"
         place = f"{outcome.place}\n  response: {shown(call.responses[0])}"
-        return f"Reward {self._name} {what}{place}"
+        return what + place
 
 
 def _call(responses: Sequence[str], problems: Sequence[Problem]) -> Call:

@@ -4,6 +4,7 @@
 /* mask: 1 for the rows that the filter finds; inside: 1 for those of its steps. */
 const chosen = { mask: null, inside: null, narrowed: false };
 const fields = new Map(); // by key of the state: {read, show}
+let inPhase = null; // 1 for the tokens that count
 let whole = null; // the text of each response whose tokens are all there
 let turns = 0; // number of the newest filter; older ones end when they notice
 
@@ -14,7 +15,8 @@ async function applyFilter() {
   const names = RANGED.filter((name) => state[rangeOf(name)]);
   await load(names);
   if (turn !== turns) return;
-  chosen.inside = Uint8Array.from(column("in_phase"), (within) => within !== 0);
+  inPhase ??= Uint8Array.from(column("in_phase"), (within) => within !== 0);
+  chosen.inside = inPhase.slice();
   for (const each of store.updates) if (!inRange(each)) chosen.inside.fill(0, each.start, each.end);
   chosen.mask = chosen.inside.slice();
   for (const name of names) keepRange(name);
@@ -30,11 +32,11 @@ async function applyFilter() {
 
 /* Keep the rows whose number lies in a range, such as "0.1..": both ends belong to it. */
 function keepRange(name) {
-  const values = column(name);
+  const [values, { mask }] = [column(name), chosen];
   const [low, high] = state[rangeOf(name)].split("..").map((end) => Math.fround(end || NaN));
-  for (let row = 0; row < store.size; row++) {
+  for (let row = 0; row < mask.length; row++) {
     const value = values[row];
-    if (value < low || value > high || Number.isNaN(value)) chosen.mask[row] = 0;
+    if (value < low || value > high || Number.isNaN(value)) mask[row] = 0;
   }
 }
 
@@ -73,7 +75,8 @@ function keepText(text) {
 
 /* How many tokens of the page are found. */
 function showCount() {
-  const [found, all] = [chosen.mask, chosen.inside].map((mask) => mask.reduce((sum, each) => sum + each, 0));
+  const page = { start: 0, end: store.size };
+  const [found, all] = [chosen.mask, chosen.inside].map((mask) => countIn(page, (row) => mask[row]));
   byId("matches").hidden = !chosen.narrowed || !found;
   byId("found").textContent = `${number(all)} tokens of this page`;
   if (!chosen.narrowed) return;
