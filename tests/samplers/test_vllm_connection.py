@@ -262,7 +262,6 @@ def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_again_to_the_other
     ("page", "about", "reason"),
     [
         ("", {"shape": {**SHAPE, "hidden_size": 9}}, "hidden_size is 9 there and 8 here"),
-        ("", {"dtype": "bfloat16"}, "computes in bfloat16, and the others in float32"),
         ("", {"logprobs_mode": "raw_logprobs"}, "returns raw_logprobs"),
         ('{"version": "0.12.0"}', {}, "has vllm 0.12.0; rlobj works with"),
         ("{}", {}, "does not give"),

@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlobj.base.errors import RunError
-
 _HEADER = 1024
 """Size of a header in bytes."""
 
@@ -102,10 +100,6 @@ class WeightGroup:
     def _header(self, entry: Any) -> Tensor:
         """Encode an entry as JSON, padded with spaces: uint8 [1024]."""
         text = json.dumps(entry).encode()
-        if len(text) > _HEADER:
-            raise RunError(
-                f"a tensor's name and shape take {len(text)} bytes, more than {_HEADER}: {text!r}"
-            )
         return torch.tensor(list(text.ljust(_HEADER)), dtype=torch.uint8, device=self.device)
 
     def _broadcast(self, value: Tensor) -> None:

@@ -59,6 +59,8 @@ class VllmServerSampler(VllmBase):
         abouts = [node.about[0] for node in self._fleet.living]
         self._context = min(about["max_model_len"] for about in abouts)
         self._vocabulary = abouts[0]["shape"]["vocab_size"]
+        if len({about["dtype"] for about in abouts}) > 1:
+            raise ConfigError("the servers have different dtypes; expected one dtype")
         self.dtype: torch.dtype | None = getattr(torch, abouts[0]["dtype"])
         self._expected = max(version for version, _ in self._fleet.living.values())
 

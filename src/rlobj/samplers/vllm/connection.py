@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -65,36 +64,35 @@ class Connection:
         self.url, self.timeout = url, timeout
         self.about: list[dict[str, Any]] = []
 
-    def join(self, model_config: Any, dtype: str = "") -> None:
+    def join(self, model_config: Any) -> None:
         """Check that the server answers and, if it is new or was gone, that it fits the model.
 
         Args:
             model_config: configuration of the trainer's model.
-            dtype: of the other servers; "" = any.
 
         Raises:
             ServerGone: it does not answer, or does not fit.
         """
         try:
-            with self._understood():
-                self._check(model_config, dtype)
+            self._check(model_config)
         except ServerGone:
             raise
         except RlobjError as error:
             kind = ServerRefuses if isinstance(error, ConfigError) else ServerGone
             raise kind(error) from error
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # another program
+            raise ServerRefuses(
+                f"the server at {self.url} gave an answer that `rlobj serve` does not give "
+                f"({error!r}). Start it with: rlobj serve MODEL"
+            ) from error
 
-    def _check(self, model_config: Any, dtype: str) -> None:
+    def _check(self, model_config: Any) -> None:
         version = self.ask("GET", "/version")["version"]
         if self.about:
             return
         check_version("vllm", version, SUPPORTED, f"the server {self.url}")
         workers = self.call("rlobj_describe")
         about, text = workers[0], model_config.get_text_config()
-        if dtype not in ("", about["dtype"]):
-            raise ConfigError(
-                f"the server at {self.url} computes in {about['dtype']}, and the others in {dtype}"
-            )
         if about["logprobs_mode"] != "processed_logprobs":
             raise ConfigError(
                 f"the server at {self.url} returns {about['logprobs_mode']}, not the log-probs "
@@ -116,23 +114,9 @@ class Connection:
 
     def state(self) -> tuple[int, int]:
         """Return the version of the workers' weights (-1: none sent), and how often some came."""
-        with self._understood():
-            workers = self.call("rlobj_status")
-            version = min(int(status["version"]) for status in workers)
-            return version, sum(int(status["loads"]) for status in workers)
-
-    @contextlib.contextmanager
-    def _understood(self) -> Iterator[None]:
-        """Refuse answers in which something is missing: another program gave them."""
-        try:
-            yield
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, RlobjError):
-                raise
-            raise ServerRefuses(
-                f"the server at {self.url} gave an answer that `rlobj serve` does not give "
-                f"({error!r}). Start it with: rlobj serve MODEL"
-            ) from error
+        workers = self.call("rlobj_status")
+        version = min(int(status["version"]) for status in workers)
+        return version, sum(int(status["loads"]) for status in workers)
 
     def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
         """Call a method of all workers, and return one result per worker.

@@ -47,7 +47,7 @@ class Fleet:
     ) -> None:
         self.nodes = [kind(url, settings.timeout) for url in settings.urls]
         self._patience = settings.patience
-        self._model_config, self._dtype = model_config, ""
+        self._model_config = model_config
         self._errors: dict[Connection, ServerGone] = {}
         self.living: dict[Connection, tuple[int, int]] = {}
         self.living = self.each(self.join(first=True), state)
@@ -64,15 +64,10 @@ class Fleet:
         """
 
         def attempt() -> list[Connection]:
-            joined = self._answers(self.nodes, lambda x: x.join(self._model_config, self._dtype))
-            nodes = list(joined)
+            nodes = list(self._answers(self.nodes, lambda node: node.join(self._model_config)))
             refusals = [e for e in self._errors.values() if isinstance(e, ServerRefuses)]
             if first and refusals:
                 raise ConfigError(str(refusals[0]))
-            dtypes = {node.about[0]["dtype"] for node in nodes}
-            if len(dtypes) > 1:
-                raise ConfigError("the servers have different dtypes; expected one dtype")
-            self._dtype = self._dtype or "".join(dtypes)
             for error in self._errors.values() if nodes else ():
                 warn_once(f"{error}. The run goes on with the other servers.")
             return nodes

@@ -53,12 +53,12 @@ class Reader(Connection):
     """largest number of tokens in prompt and response together (vLLM's max_model_len)"""
     _root = ""
 
-    def _check(self, model_config: Any, dtype: str) -> None:
+    def _check(self, model_config: Any) -> None:
         card = self.ask("GET", "/v1/models")["data"][0]
         root, self.limit = card.get("root") or card["id"], int(card["max_model_len"])
         if self._root not in ("", root):
             raise ConfigError(f"the server at {self.url} serves {root}, and before {self._root}")
-        self._root, self.about = root, [{"dtype": dtype}]
+        self._root = root
 
     def state(self) -> tuple[int, int]:
         """Return (0, 0) after checking that the server has the model that it had before."""
