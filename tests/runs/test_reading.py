@@ -13,7 +13,6 @@ from test_recorder import observed_of, record
 from tiny import tiny_config
 
 from rlobj import ConfigError
-from rlobj.base.arrow import read_parquet
 from rlobj.runs.reading import read_records
 from rlobj.runs.tables import read_tables
 from rlobj.training import run_training
@@ -76,7 +75,7 @@ def listed(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("kind", ["records", "tables", "samples"])
+@pytest.mark.parametrize("kind", ["records", "tables"])
 def test_no_flipped_bit_is_read_as_another_number(policy, tmp_path, kind):
     settings = {"training": {"steps": 1}, "output": {"tables_every": 1}}
     run_training(tiny_config(policy, "stapo", **settings), tmp_path)
@@ -91,7 +90,6 @@ def test_no_flipped_bit_is_read_as_another_number(policy, tmp_path, kind):
             )
             for update in read_tables(file)
         ],
-        "samples": lambda: read_parquet(file).to_pydict(),
     }
     whole, content = str(readers[kind]()), file.read_bytes()
     refusals = 0

@@ -19,7 +19,9 @@ from tiny import WITHOUT_SCORES, tiny_config
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.data import load_problems
 from rlobj.models.loading import load_model
+from rlobj.ranks import ProcessGroup
 from rlobj.rewards.kinds import Graded
 from rlobj.runs.configuration import dump_config, read_run_config
 from rlobj.runs.run_folder import RunFolder
@@ -252,7 +254,9 @@ def test_a_fused_adamw_with_its_epsilon_resumes_to_the_bit(policy, tmp_path):
     assert same(weights(tmp_path / "cut"), fused)
 
 
-def test_callbacks_receive_every_step_and_the_checks_of_the_sampler(policy, tmp_path):
+def test_callbacks_receive_every_step_and_ranks_send_no_held_out_text(
+    policy, tmp_path, monkeypatch
+):
     @dataclasses.dataclass
     class Listener(Callback):
         heard: list = dataclasses.field(default_factory=list)
@@ -266,12 +270,18 @@ def test_callbacks_receive_every_step_and_the_checks_of_the_sampler(policy, tmp_
         def evaluated(self, step, evaluation):
             self.heard.append(("eval", step))
 
-    listener = Listener()
+    listener, sent = Listener(), []
+    gather = ProcessGroup.gather
+    monkeypatch.setattr(ProcessGroup, "gather", lambda *it: sent.append(it[1]) or gather(*it))
     config = tiny_config(policy, training={"steps": 2}, evaluation={"every": 1, "samples": 1})
     run_training(config, tmp_path / "run", CallerInputs(callbacks=[listener]))
     checks, *events = listener.heard
     assert checks.endswith("; samples compared with the policy in every step")
     assert events == [("eval", 0), ("eval", 1), 1, ("eval", 2), 2]
+    [held_out] = {len(value) for value in sent if "GradedProblem(" in str(value)}
+    prompts = [problem.prompt for problem in load_problems(config.data, "test")[:held_out]]
+    assert prompts
+    assert not [prompt for prompt in prompts if prompt in str(sent)]
 
 
 def test_no_module_drops_anything_in_training(policy, tmp_path):

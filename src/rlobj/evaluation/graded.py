@@ -63,6 +63,14 @@ class GradedProblem:
         """The votes of the responses for their answers."""
         return count_votes(self.grades)
 
+    def without_texts(self) -> GradedProblem:
+        """Its id with the grades and lengths of its responses: what the ranks of a run exchange."""
+        responses = (
+            replace(r, text="", turns=(), grade=replace(r.grade, answer=None, feedback=""))
+            for r in self.responses
+        )
+        return GradedProblem(Problem(self.problem.id, "", ""), tuple(responses))
+
     def value(self, says_right: bool) -> float:
         """The share of right responses, or else the mean of `rewards`; nan without any."""
         return self.correct / len(self.grades) if says_right else fmean(self.rewards or [math.nan])

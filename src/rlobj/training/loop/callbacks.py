@@ -35,7 +35,10 @@ class Callback:
         """The diagnosis of the run has a finding that the step before did not have."""
 
     def evaluated(self, step: int, benchmark: GradedBenchmark) -> None:
-        """The policy was evaluated on the held-out problems after a step; 0 = before the first."""
+        """The policy was evaluated on the held-out problems after a step; 0 = before the first.
+
+        `benchmark` has grades and lengths, and no texts.
+        """
 
     def saved(self, path: Path) -> None:
         """A checkpoint was written."""

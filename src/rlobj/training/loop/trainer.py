@@ -351,7 +351,7 @@ class Trainer:
                     seed=derive_seed(self.config.seed, "evaluation"),
                     conversations=self.conversations,
                 )
-                return part.problems
+                return [problem.without_texts() for problem in part.problems]
 
         ranks = comm.gather(self.repeated(evaluate_part))
         whole = (ranks[i % comm.size][i // comm.size] for i in range(len(self.test_problems)))
