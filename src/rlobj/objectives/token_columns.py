@@ -28,17 +28,15 @@ def read_column(name: str, value: Any, device: torch.device | None = None) -> to
     Raises:
         BatchError: it is no table of numbers.
     """
-    rows, problem = value.tolist() if isinstance(value, np.ndarray) else value, ""
-    for form in (value, rows):  # torch refuses some layouts and types of numpy
-        try:
-            return torch.as_tensor(form, device=device)
-        except _NO_NUMBERS as error:
-            problem = str(error)
-            if isinstance(value, torch.Tensor):
-                raise
-    raise BatchError(
-        f"column '{name}' is {rows!r:.60}; expected a tensor or a list of numbers ({problem})"
-    )
+    if isinstance(value, torch.Tensor):
+        return torch.as_tensor(value, device=device)
+    try:  # torch refuses arrays whose rows do not follow one another
+        value = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
+        return torch.as_tensor(value, device=device)
+    except _NO_NUMBERS as error:
+        raise BatchError(
+            f"column '{name}' is {value!r:.60}; expected a tensor or a list of numbers ({error})"
+        ) from None
 
 
 def per_reward(name: str, value: Any) -> tuple[Any, ...]:
@@ -82,14 +80,11 @@ def whole_numbers(name: str, values: torch.Tensor) -> torch.Tensor:
     """
     if values.dtype == torch.int64:
         return values
-    hardly_compared = (torch.uint16, torch.uint32, torch.uint64)
-    values = values.long() if values.dtype in hardly_compared else values
-    wrong = values[values.long() != values]
-    if len(wrong):
-        row = (values.long() != values).nonzero()[0].tolist()
-        unit = "response" if name in _BY_RESPONSE else "row"
-        raise BatchError(f"column '{name}' must hold integers, got {wrong[0]} at {unit} {row[0]}")
-    return values.long()
+    whole = values.long()
+    for row in (whole != values.double()).flatten().nonzero()[:1, 0].tolist():
+        got = f"{values.flatten()[row]} at {'response' if name in _BY_RESPONSE else 'row'} {row}"
+        raise BatchError(f"column '{name}' must hold integers, got {got}")
+    return whole
 
 
 def trained_positions(mask: Any) -> torch.Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
-import re
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, NoReturn
@@ -36,14 +35,6 @@ _OPERATORS: dict[type, Callable[[Any, Any], Expr]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_HINTS = {
-    r"&&|\|\|": "write & or | once",
-    r"!(?!=)": "write ~ before a rule in parentheses",
-    r"(?<![<>=!])=(?!=)": "compare with < or >, such as reward < 1",
-    r"\d,\d": "write a point in a number: 0.01",
-    r"\d%": "write a share as a number: 0.8",
-}
-"""What was probably meant, by a pattern of the text around the error."""
 _METHODS = {
     kind: [name for name, member in vars(kind).items() if name[0] != "_" and callable(member)]
     for kind in (Number, Rule)
@@ -116,10 +107,7 @@ class _Parser:
         try:
             tree = ast.parse(self.text, mode="eval").body
         except SyntaxError as error:
-            at = (error.offset or 1) - 1
-            around = self.text[max(at - 2, 0) : at + 3]
-            hints = [f"; {hint}" for sign, hint in _HINTS.items() if re.search(sign, around)]
-            self.fail(f"cannot be read: {error.msg}{''.join(hints[:1])}", at)
+            self.fail(f"cannot be read: {error.msg}", (error.offset or 1) - 1)
         except (ValueError, RecursionError, MemoryError) as error:
             self.fail(f"cannot be read: {str(error) or 'nested too deeply'}", 0)
         try:
