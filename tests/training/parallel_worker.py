@@ -23,7 +23,7 @@ from torch import Tensor
 import rlobj
 from rlobj.ranks import ProcessGroup
 from rlobj.scoring import PolicyScorer, pad_sequences
-from rlobj.training.parallel import Parallel, build_parallel, open_processes
+from rlobj.training.parallel import Parallel, open_parallel, open_processes
 from rlobj.training.parallel.strategies import Replicated
 
 VOCABULARY = 48
@@ -276,8 +276,11 @@ def main(strategies: Sequence[str], folder: Path) -> None:
                 zero.PERSISTENT_ELEMENTS, zero.BUCKET_ELEMENTS = 0, 1000
             name, _, where = strategy.partition(" in ")
             offload = where == "host memory"
-            build = functools.partial(build_parallel, name, accelerator, 0.5, offload=offload)
-            results[strategy] = trainings(build, folder, strategy)
+            settings = {"accelerator": accelerator, "offload": offload, "seed": 0}
+            build = functools.partial(open_parallel, name, max_grad_norm=0.5, **settings)
+            results[strategy] = trainings(
+                lambda autocast, build=build: build(autocast=autocast), folder, strategy
+            )
         comm = ProcessGroup(accelerator.device)
         results["exchange"] = exchange(comm)
         path = folder / f"{strategies[0]}-{comm.rank}.json"

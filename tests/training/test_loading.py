@@ -22,7 +22,7 @@ from rlobj.models.scores import frozen
 from rlobj.scoring import PolicyScorer, pad_sequences
 from rlobj.settings.run_config import LoraConfig, ModelConfig
 from rlobj.settings.scores import ScoreConfig
-from rlobj.training.parallel import build_parallel, open_processes
+from rlobj.training.parallel import open_parallel, open_processes
 
 load_model: Any = loading.load_model
 KINDS = ("tied", "untied", "bfloat16", "adapters")
@@ -92,13 +92,14 @@ def rank_main(rank: int, size: int, folder: str) -> None:
     torch.set_num_threads(1)
     zero.PERSISTENT_ELEMENTS, zero.BUCKET_ELEMENTS = 100, 1000
     with contextlib.ExitStack() as stack:
-        accelerator = open_processes(stack, grouped=True)
+        settings: Any = {"accelerator": open_processes(stack, grouped=True), "seed": 0}
+        settings |= {"max_grad_norm": 0.5, "autocast": None}
         for strategy in ("fsdp2", "zero3"):
             for kind in KINDS:
-                parallel = build_parallel(strategy, accelerator, 0.5, None)
+                parallel = open_parallel(strategy, **settings)
                 compare(parallel, Path(folder), kind)
                 parallel.close()
-            parallel = build_parallel(strategy, accelerator, 0.5, None)
+            parallel = open_parallel(strategy, **settings)
             compare_frozen(parallel, Path(folder))
             parallel.close()
 

@@ -36,6 +36,9 @@ class Clock:
     Args:
         callbacks: their `phase` is called when a stage of the step begins.
         device: of the policy.
+
+    Attributes:
+        stage: the stage that the step is in; "other" between steps.
     """
 
     def __init__(
@@ -48,24 +51,19 @@ class Clock:
     def restart(self, now: float | None = None) -> None:
         """Forget the time until now."""
         self._begun = self._since = self._stage_begun = now or time.perf_counter()
-        self._phase = self._stage = "other"
+        self._phase = self.stage = "other"
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stages: defaultdict[str, float] = defaultdict(float)
-
-    @property
-    def stage(self) -> str:
-        """The stage that the step is in; "other" between steps."""
-        return self._stage
 
     def start(self, stage: str) -> None:
         """Begin a stage and end the one before; nothing if the step is in this stage already.
 
         Seconds of a stage that are in no phase inside it count for the stage itself.
         """
-        if stage == self._stage:
+        if stage == self.stage:
             return
-        self._stages[self._stage] += self._to(stage) - self._stage_begun
-        self._stage, self._stage_begun = stage, self._since
+        self._stages[self.stage] += self._to(stage) - self._stage_begun
+        self.stage, self._stage_begun = stage, self._since
         for callback in self._callbacks:
             callback.phase(stage)
 
@@ -101,7 +99,7 @@ class Clock:
             tokens: sampled in the step. Their speed leaves out evaluating and writing.
         """
         now = self._to("other")
-        self._stages[self._stage] += now - self._stage_begun
+        self._stages[self.stage] += now - self._stage_begun
         total = now - self._begun
         times = {f"time/{phase}": self._seconds[phase] for phase in PHASES}
         training = total - times["time/evaluating"] - times["time/writing"]

@@ -39,12 +39,6 @@ class TokenCounts(Counter[str]):
     scored, unscored: response tokens of updates whose logits were computed, or not.
     """
 
-    def add_pass(self, real: int, padded: int, shared: bool) -> None:
-        """Count a forward pass."""
-        self["real"] += real
-        self["padded"] += padded
-        self["shared"] += padded * shared
-
     def add_update(self, whole: Sequences, trained: Sequences, scored: int) -> None:
         """Count an update.
 
@@ -179,7 +173,7 @@ class ForwardPasses:
             computed = input_ids.numel()
             if cut.shared:  # the prompts, and all but the last tokens of the responses
                 computed = input_ids[:, 1:].numel() + rest[1].numel()
-            self.counts.add_pass(real, computed, cut.shared)
+            self.counts.update(real=real, padded=computed, shared=computed * cut.shared)
             if masks is not None and part:
                 rows = torch.from_numpy(numpy.concatenate([masks[i] for i in part])).to(device)
                 response_mask = response_mask.masked_scatter(response_mask, rows)

@@ -29,7 +29,6 @@ from rlobj.runs.loss_metrics import MEASURED, PREDICTED, MicroBatchResult, avera
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.sampler_metrics import sampler_gap
 from rlobj.runs.token_metrics import token_metrics
-from rlobj.samplers import Response
 from rlobj.samplers.gap import check_gap
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring.cutting import Cut
@@ -50,6 +49,8 @@ OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
 
 _ALL = {"entropy": True, "collision": True, "sensitivity": True}
 
+_COMPARED = 32
+"""Responses of a rollout without any signal that are compared with the policy, per rank."""
 SKIPPED: Metrics = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
 """The metrics of an update that changed nothing because something in it was not finite."""
 
@@ -368,17 +369,20 @@ class Learner:
 
     # The sampler's log-probs beside the policy's.
 
-    def compare_samples(self, samples: Sequence[Response]) -> dict[str, float]:
-        """The gap between sampler and policy on some samples of a rollout on each rank.
+    def compare_samples(self, rollout: Rollout) -> dict[str, float]:
+        """The gap between sampler and policy on some samples of a rollout without any signal.
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
+        self.clock.start("scoring")
+        samples = rollout.dead[:_COMPARED]
         sequences = [(response.prompt, response.interleaved) for response in samples]
         with torch.no_grad():
             columns = self.forward.columns(self.scorer, sequences, entropy=True)
         reported = torch.tensor([value for r in samples for value in r.logprobs])
-        return self._gap(columns, reported.to(columns["logprobs"]))
+        gap = self._gap(columns, reported.to(columns["logprobs"]))
+        return {**gap, "train/skipped_updates": 1.0}
 
     def _compare_measured(
         self, batch: MiniBatch, measured: Sequence[MicroBatchResult]

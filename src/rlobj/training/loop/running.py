@@ -184,14 +184,6 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     )
 
 
-def write_note(trainer: Trainer, message: str, finding: str | None = None) -> None:
-    """Note in the run's folder why the run ends."""
-    step = trainer.metrics.get("step", trainer.learner.steps)
-    note = {"step": step, "finding": finding, "message": message}
-    with contextlib.suppress(RunError):  # on a full disk the error itself is the message
-        write_whole(trainer.run.path / STOP_FILE, json.dumps(note).encode())
-
-
 @contextlib.contextmanager
 def noted(trainer: Trainer) -> Iterator[None]:
     """Inside, an error that ends the run is noted in its folder, where `diagnose` reads it."""
@@ -199,5 +191,8 @@ def noted(trainer: Trainer) -> Iterator[None]:
         yield
     except RunError as error:
         if trainer.comm.rank == 0:
-            write_note(trainer, str(error), error.finding)
+            step = trainer.metrics.get("step", trainer.learner.steps)
+            note = {"step": step, "finding": error.finding, "message": str(error)}
+            with contextlib.suppress(RunError):  # on a full disk the error itself is the message
+                write_whole(trainer.run.path / STOP_FILE, json.dumps(note).encode())
         raise

@@ -237,17 +237,11 @@ class Teachers:
         count = min(self.top(name), self.vocabulary)
         if not count:
             return
-        short = [len(answer.ids) for answer in answers if len(answer.ids) < count]
-        largest = max((max(answer.ids, default=0) for answer in answers), default=0)
-        if short or largest >= self.vocabulary:
-            what = (
-                f"{short[0]} of the {count} most likely tokens of a position"
-                if short
-                else f"token {largest}, and the policy has {self.vocabulary}"
-            )
+        if any(len(s.ids) < count or max(s.ids) >= self.vocabulary for s in answers):
             raise RunError(
-                f"scores.{name}: the server gave {what}. Use a smaller `top` of the divergence, or "
-                "a teacher with the policy's vocabulary"
+                f"scores.{name}: expected the {count} most likely of the policy's "
+                f"{self.vocabulary:,} tokens at each position, and the server gave fewer or others."
+                " Use a smaller `top` of the divergence, or a teacher with the policy's vocabulary"
             )
         ids = torch.tensor([answer.ids for answer in answers], device=like.device).long()
         logprobs = torch.tensor([answer.logprobs for answer in answers]).to(like)
@@ -438,7 +432,13 @@ def open_scores(
         settings = config.scores.get(name, ScoreConfig())
         if settings.server is not None:
             _require_server(name, objective)
-            server = _server(name, settings.server, config)
+            server = ServerScorer(
+                settings.server,
+                name=name,
+                temperature=config.sampling.temperature,
+                timeout=config.sampling.server.timeout,
+                patience=config.sampling.server.patience,
+            )
             if parallel.rank == 0:
                 server.check(policy.tokenizer, end=settings.end)
             scores[name] = Server(settings, server, end)
@@ -472,23 +472,11 @@ def open_scores(
     return scores
 
 
-def _server(name: str, url: str, config: RunConfig) -> ServerScorer:
-    """A client of a score's server, which waits as long as for a server that samples."""
-    temperature, waits = config.sampling.temperature, config.sampling.server
-    return ServerScorer(
-        url, name=name, temperature=temperature, timeout=waits.timeout, patience=waits.patience
-    )
-
-
 def _require_server(name: str, objective: Objective) -> None:
     """Check that a server gives what the objective reads of a score."""
-    whole = [
-        column
-        for column, (score, divergence) in objective.divergences.items()
-        if score == name and divergence.top is None
-    ]
-    read = [f"{name}_entropy"] if f"{name}_entropy" in objective.needs.ever else []
-    for column in read + whole:
+    divergences = objective.divergences.items()
+    whole = [column for column, (score, of) in divergences if score == name and of.top is None]
+    for column in sorted({f"{name}_entropy"} & objective.needs.ever) + whole:
         raise ConfigError(
             f"the objective reads {column} over the whole vocabulary, and a server gives the "
             f"log-probs of some tokens: use a local model (scores.{name}.model or "
@@ -553,6 +541,4 @@ def hints_of(
                 f"scores.{name}.prompt has {size} tokens for problem {problem.id}; the model's "
                 f"context leaves {context}. Shorten it, or lower sampling.max_tokens"
             )
-    if not prompts:
-        return None
-    return lambda response: {name: hint(name, response) for name in prompts}
+    return (lambda r: {name: hint(name, r) for name in prompts}) if prompts else None

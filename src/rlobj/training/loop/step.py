@@ -32,7 +32,7 @@ def run_step(trainer: Trainer) -> None:
         if trainer.metrics["reward/groups"] > 0:
             trainer.metrics |= learner.train_on(rollout, trainer.after_update)
         else:  # no group has responses that differ in reward
-            trainer.metrics |= trainer.check_samples(rollout)
+            trainer.metrics |= learner.compare_samples(rollout)
         learner.steps += 1
         learner.scores.follow(learner.steps)
         trainer.record_rollout(rollout)

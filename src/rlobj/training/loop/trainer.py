@@ -60,8 +60,6 @@ from rlobj.training.trackers import log_metrics
 
 _PUSHES = 5
 """Pushes in a row after each of which the sampler is lost again, until the run stops."""
-_COMPARED = 32
-"""Responses of a rollout without any signal that are compared with the policy, per rank."""
 
 logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -268,16 +266,6 @@ class Trainer:
         self.metrics["train/learning_rate"] = rate
         self.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
         return rollout
-
-    def check_samples(self, rollout: Rollout) -> dict[str, float]:
-        """The gap between sampler and policy on a few samples of a rollout without any signal.
-
-        Raises:
-            SamplerGap: fresh samples do not come from the policy.
-        """
-        self.learner.clock.start("scoring")
-        gap = self.learner.compare_samples(rollout.dead[:_COMPARED])
-        return {**gap, "train/skipped_updates": 1.0}
 
     def after_update(
         self,

@@ -43,7 +43,8 @@ def open_parallel(
         autocast: dtype of the caller's forward passes under `torch.autocast`; None = float32.
         seed: seed of the global generators, the same on every rank.
         offload: moments, and the weights that are updated, are in the memory of the CPU.
-        accelerator: of processes that are open already, which `close` leaves open.
+        accelerator: result of `open_processes`, which `close` leaves open; every strategy but ddp
+            needs `grouped=True`. None = the processes are opened here.
 
     Raises:
         ConfigError: the strategy has no offload, DeepSpeed is too old, or environment variables for
@@ -73,37 +74,22 @@ def open_parallel(
         if accelerator is None:
             accelerator = open_processes(stack, launched(os.environ) or strategy != "ddp")
         seed_generators(seed)
-        parallel = build_parallel(strategy, accelerator, max_grad_norm, autocast, offload)
+        parallel: Parallel
+        if strategy in _ZERO:
+            from rlobj.training.parallel.zero import Zero
+
+            parallel = Zero(
+                accelerator,
+                strategy,
+                max_grad_norm=max_grad_norm,
+                autocast=autocast,
+                offload=offload,
+            )
+        else:
+            kind = FullySharded if strategy == "fsdp2" else Replicated
+            parallel = kind(accelerator, strategy, max_grad_norm=max_grad_norm)
         parallel.on_close(stack.pop_all().close)
     return parallel
-
-
-def build_parallel(
-    strategy: str,
-    accelerator: Any,
-    max_grad_norm: float,
-    autocast: torch.dtype | None,
-    offload: bool = False,
-) -> Parallel:
-    """Build the `Parallel` of a strategy.
-
-    Args:
-        strategy: one of the four.
-        accelerator: result of `open_processes`; every strategy but ddp needs `grouped=True`.
-        max_grad_norm: as in `open_parallel`.
-        autocast: as in `open_parallel`.
-        offload: as in `open_parallel`.
-    """
-    if strategy in _ZERO:
-        from rlobj.training.parallel.zero import Zero
-
-        stage = int(strategy.removeprefix("zero"))
-        return Zero(
-            accelerator, stage, max_grad_norm=max_grad_norm, autocast=autocast, offload=offload
-        )
-    if strategy == "fsdp2":
-        return FullySharded(accelerator, strategy, max_grad_norm=max_grad_norm)
-    return Replicated(accelerator, strategy, max_grad_norm=max_grad_norm)
 
 
 def launched(environment: Mapping[str, str]) -> bool:

@@ -31,7 +31,7 @@ class Zero(Parallel):
 
     Args:
         accelerator: Accelerate's Accelerator, with a process group.
-        stage: 2 or 3.
+        strategy: zero2 or zero3.
         max_grad_norm: the gradient is clipped to this norm.
         autocast: dtype of forward passes; None = float32. DeepSpeed needs it, because on a GPU it
             disables a `torch.autocast` around its engine.
@@ -42,14 +42,14 @@ class Zero(Parallel):
     def __init__(
         self,
         accelerator: Any,
-        stage: int,
+        strategy: str,
         *,
         max_grad_norm: float,
         autocast: torch.dtype | None,
         offload: bool = False,
     ) -> None:
-        super().__init__(accelerator, f"zero{stage}", max_grad_norm=max_grad_norm)
-        self._stage, self.shards = stage, stage == 3
+        super().__init__(accelerator, strategy, max_grad_norm=max_grad_norm)
+        self.shards = strategy == "zero3"
         self._autocast, self._offload = autocast, offload
         self._apply = True
 
@@ -92,7 +92,7 @@ class Zero(Parallel):
             "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's would be compiled
             "zero_optimization": {
                 "offload_optimizer": {"device": "cpu" if self._offload else "none"},
-                "stage": self._stage,
+                "stage": 3 if self.shards else 2,
                 "reduce_bucket_size": BUCKET_ELEMENTS,
                 "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
             },
