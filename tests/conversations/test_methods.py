@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from rlobj.conversations import (
     ToolResult,
     from_trl,
 )
-from rlobj.conversations.methods import factory_of
+from rlobj.conversations.methods import made_environment
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Chat, Problem
 from rlobj.samplers import Response, SamplingSettings
@@ -45,7 +46,7 @@ def run(work: Any) -> Any:
 
 def made_by_trl(factory: Any, *text: Any) -> Any:
     """What makes the environments of conversations."""
-    return factory_of(from_trl(factory), SETTINGS, *text)[0]
+    return partial(made_environment, from_trl(factory), SETTINGS, *text)
 
 
 def told(turn: Any) -> list[str]:
@@ -192,17 +193,18 @@ class Odd:
 
 
 def test_what_is_wrong_with_an_environment_is_said_when_the_first_is_made():
+    needs_arguments: Any = Problem
     environment = made_by_trl(Guess)()
     assert run(environment.reset(PROBLEM)) is None
     assert told(run(environment.step(says(call("step", action="a"))))) == ["A"]
     ended = run(environment.step(says()))
     assert (ended.done, ended.reward) == (True, 0.0)
     with pytest.raises(ConfigError, match=r"has no method reset\(\*\*columns\)"):
-        made_by_trl(SimpleNamespace)
+        made_by_trl(SimpleNamespace)()
     with pytest.raises(ConfigError, match=r"Counter has no method step\..*rlobj\.from_trl"):
-        factory_of(Counter, SETTINGS)
+        made_environment(Counter, SETTINGS)
     with pytest.raises(ConfigError, match="cannot be made without arguments: TypeError"):
-        factory_of(Problem, SETTINGS)
+        made_environment(needs_arguments, SETTINGS)
     with pytest.raises(RunError, match="reset returned 3; expected None or a text"):
         run(made_by_trl(Odd)().reset(PROBLEM))
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from forked import wait_until
 from runs import finish, program
 
 from rlobj.conversations import EnvironmentSettings, ToolPool
+from rlobj.conversations.named import NamedEnvironments
+from rlobj.data import Problem
 from rlobj.rewards import Custom
+from rlobj.workers.worker import NoReply
 
 FILE = '''
 import asyncio, ctypes, os, re, sys
+from rlobj import Turn, from_trl
 
 def misbehave(how):
     if how == "raises":
@@ -57,6 +62,25 @@ async def tool_later(how: str) -> int:
         how: In which way.
     """
     return await later(how, "")
+
+class Own:
+    def reset(self, problem): ...
+
+    def step(self, messages):
+        return Turn(reward=misbehave(messages[-1]["content"]))
+
+class Later(Own):
+    async def step(self, messages):
+        return Turn(reward=await later(messages[-1]["content"], ""))
+
+class OfTrl:
+    def reset(self, answer, **columns):
+        self.how = answer
+
+    def get_reward(self):
+        return misbehave(self.how)
+
+of_trl = from_trl(OfTrl)
 '''
 
 
@@ -78,21 +102,43 @@ def answered(pool: Any, name: str, how: str) -> tuple[str, str]:
     return bad.error, bad.error + bad.text
 
 
+def stepped(target: str, how: str) -> tuple[str, str]:
+    """What became of the only turn of a conversation, beside one that goes on."""
+
+    async def both(made: NamedEnvironments) -> Any:
+        hows = how, "sound"
+        held = [made() for _ in hows]
+        for one, word in zip(held, hows, strict=True):
+            await one.reset(Problem("1", "?", word))
+        asked = [one.step([{"content": word}]) for one, word in zip(held, hows, strict=True)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    settings = EnvironmentSettings(target=target, deadline=1, memory_mb=2048)
+    with closing(NamedEnvironments(target, settings, lambda problem: problem.prompt)) as made:
+        bad, sound = asyncio.run(both(made))
+    assert sound.reward == 1
+    assert isinstance(bad, NoReply)
+    return bad.reason.replace("error", "exception"), str(bad)
+
+
 MISBEHAVIOUR = {
-    "raises": ("exception: ZeroDivisionError", "mine.py, line 6: return 1 / 0"),
-    "quits": ("exception: SystemExit", "SystemExit: 4"),
-    "stops": ("exception: ", "StopIteration"),
+    "raises": ("exception", "mine.py, line 7: return 1 / 0"),
+    "quits": ("exception", "SystemExit: 4"),
+    "stops": ("exception", "StopIteration"),
     "waits": ("timeout", "within 1 seconds"),
     "hangs": ("timeout", "within 1 seconds"),
     "exits": ("crash", "ended its process with the exit status 3"),
     "segfaults": ("crash", "ended its process with SIGSEGV"),
-    "grows": ("exception: MemoryError", "mine.py, line 17: return len(bytearray("),
+    "grows": ("exception", "mine.py, line 18: return len(bytearray("),
 }
 OF_THE_CALL, OF_THE_PROCESS = ("raises", "quits", "stops"), ("hangs", "exits", "segfaults", "grows")
 PLACES = {
     "named reward": (*OF_THE_CALL, *OF_THE_PROCESS),
     "named async reward": ("raises", "waits", "hangs", "exits"),
     "named tool": (*OF_THE_CALL, *OF_THE_PROCESS),
+    "named environment": (*OF_THE_CALL, *OF_THE_PROCESS),
+    "named async environment": ("raises", "waits", "hangs", "exits"),
+    "named environment of TRL": ("raises", "hangs"),
     "passed reward": OF_THE_CALL,
     "passed async reward": (*OF_THE_CALL, "waits"),
     "passed tool": OF_THE_CALL,
@@ -109,7 +155,10 @@ def test_a_call_that_misbehaves_is_told_and_the_next_one_succeeds(place, how, tm
     functions: dict[str, Any] = {}
     exec(compile(FILE, file, "exec"), functions)
     reward, tool = ("later", "tool_later") if "async" in place else ("reward", "tool")
-    if place.endswith("tool"):
+    if "environment" in place:
+        name = "of_trl" if "TRL" in place else "Later" if "async" in place else "Own"
+        kind, message = stepped(f"{file}:{name}", how)
+    elif place.endswith("tool"):
         names = (f"{file}:{tool}",) if "named" in place else ()
         pool = ToolPool(
             EnvironmentSettings(tools=names, deadline=1), [] if names else [functions[tool]]
@@ -125,39 +174,32 @@ def test_a_call_that_misbehaves_is_told_and_the_next_one_succeeds(place, how, tm
     assert text in message
 
 
-ENVIRONMENTS = """
-import os, time
+SPINS = """
+import os
 
-class Own:
+class Spins:
     def reset(self, problem): ...
 
-class Spins(Own):
     def step(self, messages):
         open(os.environ["BEGUN"], "w").close()
         while True:
             pass
-
-class Blocks(Own):
-    async def step(self, messages):
-        open(os.environ["BEGUN"], "w").close()
-        time.sleep(1e9)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "number"), [("Spins", signal.SIGTERM), ("Blocks", signal.SIGINT)])
-def test_a_second_signal_ends_a_run_whose_environment_hangs(name, number, tmp_path: Path):
-    (tmp_path / "own.py").write_text(ENVIRONMENTS)
+def test_a_second_signal_ends_a_run_whose_environment_hangs(tmp_path: Path):
+    (tmp_path / "own.py").write_text(SPINS)
     words: list[Any] = ["train", "--preset", "grpo", "--task", "addition"]
-    words += ["--environment", f"{tmp_path}/own.py:{name}", "--out", tmp_path / "run"]
-    words += ["--set", "evaluation.every=0"]
+    words += ["--environment", f"{tmp_path}/own.py:Spins", "--out", tmp_path / "run"]
+    words += ["--set", "evaluation.every=0", "--set", "environment.deadline=1000"]
     log, begun = tmp_path / "log", tmp_path / "begun"
     process = program(words, log, BEGUN=str(begun))
     try:
         wait_until(begun.exists, 300, process, log)
-        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGTERM)
         wait_until(lambda: "a second signal stops at once" in log.read_text(), 300, process, log)
         time.sleep(1.5)  # until then it is an echo of the first one
-        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGTERM)
     finally:
-        finish(process, log, 128 + number)
+        finish(process, log, 128 + signal.SIGTERM)

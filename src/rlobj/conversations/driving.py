@@ -2,8 +2,9 @@
 
     turn of the policy  ->  step of the environment  ->  tokens that follow  ->  next turn
 
-Conversations run on an event loop in a thread of its own. The user's plain methods are called in
-further threads, and his `async` ones run on the loop. The sampler takes the next turn of a
+Conversations run on an event loop in a thread of its own. An environment that a setting names runs
+in processes; see `named`. Of one that was passed, plain methods are called in further threads, and
+`async` ones run on the loop. The sampler takes the next turn of a
 conversation when it is known, so that a slow tool holds up its own conversation only.
 """
 
@@ -13,10 +14,9 @@ import asyncio
 import copy
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from rlobj.base.errors import RunError
@@ -32,11 +32,12 @@ from rlobj.conversations.environment import (
     checked_reward,
     checked_turn,
     limited_messages,
+    name_of,
     size_of,
 )
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.user_code import called
+from rlobj.conversations.user_code import asked, called
 from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings, derive_seed
 from rlobj.samplers.response import ToolUse, TurnRecord
@@ -205,20 +206,21 @@ class Conversations:
 
     async def _converse(self, call: _Call, problem: Problem, place: _Place) -> _Spoken:
         """Hold a conversation."""
-        environment, spoken = await self._begun(problem)
-        while not (spoken.turns and spoken.turns[-1].end):
-            sample, left = await self._drawn(call, spoken, place)
-            calls = self._reader.read(sample.tokens) if self._reader is not None else []
-            message: Message = {"role": "assistant", "content": sample.text}
-            spoken.messages.append(message | ({"tool_calls": calls} if calls else {}))
-            seed = call.seed(place, "tools", len(spoken.turns))
-            turn = await self._answered(environment, spoken, sample, left, seed)
-            spoken.add(turn, sample)
+        async with self._begun(problem) as (environment, spoken):
+            while not (spoken.turns and spoken.turns[-1].end):
+                sample, left = await self._drawn(call, spoken, place)
+                calls = self._reader.read(sample.tokens) if self._reader is not None else []
+                message: Message = {"role": "assistant", "content": sample.text}
+                spoken.messages.append(message | ({"tool_calls": calls} if calls else {}))
+                seed = call.seed(place, "tools", len(spoken.turns))
+                turn = await self._answered(environment, spoken, sample, left, seed)
+                spoken.add(turn, sample)
         call.feed.leave()
         return spoken
 
-    async def _begun(self, problem: Problem) -> tuple[Any, _Spoken]:
-        """A new environment, and its conversation.
+    @asynccontextmanager
+    async def _begun(self, problem: Problem) -> AsyncIterator[tuple[Any, _Spoken]]:
+        """A new environment, which ends afterwards, and its conversation.
 
         Raises:
             NoRoom: its opening leaves no room for a turn.
@@ -227,6 +229,14 @@ class Conversations:
         name, on = "the environment cannot be made: it", f" on problem {problem.id!r}"
         with _stopping():
             environment = await called(self._opened, name, self.settings.deadline, on)
+        try:
+            yield environment, await self._opening(environment, problem)
+        finally:
+            if isinstance(environment, Adapter):
+                environment.end()
+
+    async def _opening(self, environment: Environment, problem: Problem) -> _Spoken:
+        """A conversation that an environment begins; the errors are those of `_begun`."""
         said = await self._reset(environment, problem)
         prompt = [{"role": "user", "content": self._text(problem)}]
         messages = prompt if said is None else [*said]
@@ -238,7 +248,7 @@ class Conversations:
                 "sampling.context, up to what the engine allows, or leave out long prompts with "
                 "data.max_prompt_tokens. A resumed run keeps both, so start a new one"
             )
-        return environment, _Spoken(array("i", ids), messages)
+        return _Spoken(array("i", ids), messages)
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Begin a conversation about the problem with the longest text, before a run.
@@ -247,8 +257,13 @@ class Conversations:
             NoRoom: its opening leaves no room for a turn.
             RunError: the environment failed.
         """
+
+        async def begin(problem: Problem) -> None:
+            async with self._begun(problem):
+                pass
+
         for problem in sorted(problems, key=lambda problem: -len(self._text(problem)))[:1]:
-            asyncio.run_coroutine_threadsafe(self._begun(problem), self._running()).result()
+            asyncio.run_coroutine_threadsafe(begin(problem), self._running()).result()
 
     async def _reset(self, environment: Environment, problem: Problem) -> list[Message] | None:
         """The messages with which an environment begins.
@@ -256,9 +271,10 @@ class Conversations:
         Raises:
             RunError: it failed, or returned something else.
         """
-        name, on = f"{_name(environment)}.reset", f" on problem {problem.id!r}"
+        name, on = f"{name_of(environment)}.reset", f" on problem {problem.id!r}"
         with _stopping():
-            said = await self._called(environment, "reset", problem, on=on)
+            deadline = self.settings.deadline
+            said = await asked(environment, "reset", problem, deadline=deadline, on=on)
         said = None if said is None else checked_messages(said, f"{name} returned")
         if said == []:
             raise RunError(f"{name} returned no message; expected None, or some messages")
@@ -301,7 +317,7 @@ class Conversations:
             RunError: the environment returned something that is no turn, or has failed too often.
         """
         turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
-        name, method = _name(environment), "step"
+        name, method = name_of(environment), "step"
         try:
             if sample.finish == "length":
                 turn = replace(turn, end="tokens")
@@ -324,9 +340,10 @@ class Conversations:
         """The answer with at most `max_output` characters; those of tools are cut one by one."""
         heard: list[Any] = [*answer.observation]
         most = self.settings.max_output
-        if isinstance(environment, Adapter) or (size := size_of(heard)) <= most:
+        own = isinstance(environment, Adapter) and environment.limits_texts
+        if own or (size := size_of(heard)) <= most:
             return answer
-        name = f"{_name(environment)}.step"
+        name = f"{name_of(environment)}.step"
         self._failures.warn(
             f"{name} returned {size:,} characters, and environment.max_output is {most:,}: the "
             "middle is left out",
@@ -372,21 +389,13 @@ class Conversations:
             RunError: too many calls have failed.
         """
         try:
-            answer = await self._called(environment, method, *arguments)
+            deadline = self.settings.deadline
+            answer = await asked(environment, method, *arguments, deadline=deadline)
         except NoReply as failed:
             self._failures.add(str(failed), method)
             raise
         self._failures.add("")
         return answer
-
-    async def _called(
-        self, environment: Environment, method: str, *arguments: Any, on: str = ""
-    ) -> Any:
-        """What a method of an environment returns."""
-        function = partial(getattr(environment, method), *arguments)
-        if isinstance(environment, Adapter):  # each call of the user's in it is one of `called`
-            return await function()
-        return await called(function, f"{_name(environment)}.{method}", self.settings.deadline, on)
 
 
 @contextmanager
@@ -396,11 +405,6 @@ def _stopping() -> Iterator[None]:
         yield
     except NoReply as failed:
         raise RunError(str(failed)) from failed
-
-
-def _name(environment: Any) -> str:
-    made = environment.made if isinstance(environment, Adapter) else environment
-    return type(made).__name__  # of the user's own object
 
 
 @dataclass(frozen=True)

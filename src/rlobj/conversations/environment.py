@@ -84,20 +84,29 @@ class NoRoom(ConfigError):
 class Adapter:
     """An environment of rlobj's own, which calls an object or tools of the user's.
 
-    Its methods are `async`; each call of the user's code in them is one of `user_code.called`.
+    Its methods are `async`. If the user's code fails in them, they raise `NoReply`.
 
     Attributes:
-        made: the user's object.
+        name: of the user's class.
+        limits_texts: what it says has at most `max_output` characters for each call of a tool.
         conversation_seed: of the calls.
     """
 
-    def __init__(self, made: Any = None) -> None:
-        self.made: Any = self if made is None else made
-        self.conversation_seed = 0
+    def __init__(self, name: str = "") -> None:
+        self.name = name or type(self).__name__
+        self.limits_texts, self.conversation_seed = True, 0
 
     async def reward_at_limit(self) -> float:
         """The rest of the reward of a conversation that reached a limit: nothing."""
         return 0.0
+
+    def end(self) -> None:
+        """Let go of what the conversation holds."""
+
+
+def name_of(environment: Any) -> str:
+    """The name of the user's class."""
+    return environment.name if isinstance(environment, Adapter) else type(environment).__name__
 
 
 def checked_turn(turn: Any, name: str) -> Turn:

@@ -28,8 +28,9 @@ class ToolEnvironment(Adapter):
     """
 
     def __init__(self, pool: ToolPool, made: Any = None) -> None:
-        super().__init__(made)
+        super().__init__("" if made is None else type(made).__name__)
         self.pool = pool
+        self.made: Any = made
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Begin with the problem's prompt as it is."""
@@ -93,7 +94,7 @@ class MethodEnvironment(ToolEnvironment):
         functions = [getattr(made, name) for name in tools]
         pool = ToolPool(settings.model_copy(update={"tools": ()}), functions, as_in_trl=True)
         super().__init__(pool, made)
-        self._text, self._deadline, self._name = text, settings.deadline, type(made).__name__
+        self._text, self._deadline = text, settings.deadline
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Reset the object with the columns of the problem."""
@@ -102,7 +103,7 @@ class MethodEnvironment(ToolEnvironment):
         columns = {**problem.extra, "prompt": prompt, "answer": problem.answer}
         work = functools.partial(self.made.reset, **columns)
         on = f" on problem {problem.id!r}"
-        said = await called(work, f"{self._name}.reset", self._deadline, on)
+        said = await called(work, f"{self.name}.reset", self._deadline, on)
         if said is not None and not isinstance(said, str):
             raise RunError(f"reset returned {shown(said)}; expected None or a text")
         return None if said is None else [{"role": "user", "content": f"{text}{said}"}]
@@ -116,7 +117,7 @@ class MethodEnvironment(ToolEnvironment):
 
     async def reward_at_limit(self) -> float:
         """What `get_reward` returns; 0 if there is none."""
-        ask, name = getattr(self.made, "get_reward", None), f"{self._name}.get_reward"
+        ask, name = getattr(self.made, "get_reward", None), f"{self.name}.get_reward"
         return 0.0 if ask is None else checked_reward(await called(ask, name, self._deadline), name)
 
 
@@ -142,39 +143,43 @@ def from_trl(factory: Callable[[], Any]) -> TrlEnvironments:
     return TrlEnvironments(factory)
 
 
-def factory_of(
+def made_environment(
     environment: Callable[[], Any] | TrlEnvironments,
     settings: EnvironmentSettings,
     text: Callable[[Problem], str] = lambda problem: problem.prompt,
-) -> tuple[Callable[[], Environment], Sequence[dict[str, Any]]]:
-    """What makes the environment of each conversation, and the schemas of its tools.
-
-    One environment is made, to see that it can be.
+) -> Environment:
+    """The environment of one conversation.
 
     Raises:
         ConfigError: it cannot be made, or lacks a method.
     """
     trl = environment if isinstance(environment, TrlEnvironments) else None
-    given: Any = trl.factory if trl else environment
-
-    def made() -> Environment:
-        return MethodEnvironment(given(), settings, text)
-
-    factory = made if trl else given
+    factory: Any = trl.factory if trl else environment
     try:
-        first: Any = factory()
+        made: Any = factory()
     except ConfigError:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
         raise ConfigError(
-            f"the environment {shown(given)} cannot be made without arguments: {why}"
+            f"the environment {shown(factory)} cannot be made without arguments: {why}"
         ) from error
-    for name in () if trl else ("reset", "step"):
-        if not callable(getattr(first, name, None)):
+    if trl:
+        return MethodEnvironment(made, settings, text)
+    for name in ("reset", "step"):
+        if not callable(getattr(made, name, None)):
             raise ConfigError(
-                f"the environment {type(first).__name__} has no method {name}. Expected "
+                f"the environment {type(made).__name__} has no method {name}. Expected "
                 "reset(problem) and step(messages). For an object of TRL's "
                 "environment_factory, pass rlobj.from_trl(factory)"
             )
-    return factory, first.pool.schemas() if isinstance(first, ToolEnvironment) else ()
+    return made
+
+
+def tool_schemas(environment: Environment) -> Sequence[dict[str, Any]]:
+    """The schemas of the tools of an environment.
+
+    Raises:
+        ConfigError: as `ToolPool.schemas`.
+    """
+    return environment.pool.schemas() if isinstance(environment, ToolEnvironment) else ()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
 from rlobj.base.errors import ConfigError, nearest
-from rlobj.base.targets import import_target
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message, Turn
-from rlobj.conversations.methods import ToolEnvironment, factory_of
+from rlobj.conversations.methods import ToolEnvironment, made_environment, tool_schemas
+from rlobj.conversations.named import NamedEnvironments
 from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
@@ -91,8 +91,13 @@ def open_conversations(
             pool = stack.enter_context(_tool_pool(settings, tools))
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
             schemas: Sequence[dict[str, Any]] = pool.schemas()
+        elif environment is None and settings.target not in ENVIRONMENTS:
+            made = stack.enter_context(closing(_named(settings, text)))
+            schemas = made.schemas
         else:
-            made, schemas = factory_of(environment or _named(settings.target), settings, text)
+            environment = environment or ENVIRONMENTS[settings.target]
+            made = partial(made_environment, environment, settings, text)
+            schemas = tool_schemas(made())  # which also sees that it can be made
         rendering = Rendering(tokenizer, chat, schemas)
         reader = CallReader(rendering, settings.calls) if schemas else None
         conversations = Conversations(sampler, made, rendering, reader, text, settings, context)
@@ -115,8 +120,8 @@ def check_named(
     Raises:
         ConfigError: there is no such environment or tool, or a tool cannot be described.
     """
-    if settings.target is not None and environment is None:
-        _named(settings.target)
+    if settings.target not in (None, *ENVIRONMENTS) and environment is None:
+        _named(settings, lambda problem: problem.prompt).close()
     tools = settings.tools if tools is None else tools
     with _tool_pool(settings, tools) as pool:
         pool.schemas()
@@ -130,12 +135,10 @@ def _tool_pool(
     return ToolPool(settings.model_copy(update={"tools": named}), functions)
 
 
-def _named(target: str) -> Callable[[], Environment]:
-    if target in ENVIRONMENTS:
-        return ENVIRONMENTS[target]
-    if ":" not in target:
+def _named(settings: EnvironmentSettings, text: Callable[[Problem], str]) -> NamedEnvironments:
+    if ":" not in (target := settings.target or ""):
         raise ConfigError(
             f"environment.target is {target!r}.{nearest(target, ENVIRONMENTS)} Or name a class of "
             "yours: package.module:Class or path/to/file.py:Class"
         )
-    return import_target(target)
+    return NamedEnvironments(target, settings, text)

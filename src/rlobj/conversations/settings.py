@@ -34,8 +34,8 @@ class EnvironmentSettings(Model):
     """the response whose conversation reached a limit of turns, tokens or errors: graded as it is,
     undecided (not trained on), or this reward"""
     deadline: float = Field(default=30.0, gt=0, le=86_400)
-    """time limit of one call of a tool in a process, and of an `async` tool or method of an
-    environment, in seconds"""
+    """time limit of one call of a tool or an environment that settings name, and of an `async` one
+    that is passed, in seconds"""
     max_output: int = Field(default=4096, ge=1)
     """largest number of characters that the policy reads of one call of a tool, or of one step of
     an environment"""
@@ -45,7 +45,8 @@ class EnvironmentSettings(Model):
     workers: int = Field(default=4, ge=1)
     """processes that run tools"""
     memory_mb: int = Field(default=1024, ge=64)
-    """limit on the memory of one such process, MB"""
+    """limit on the memory of one such process, MB; on that of an environment's process, beside what
+    the import takes"""
 
     def seen_from(self, home: Path) -> Self:
         """The settings with absolute paths of files that were named in a folder."""

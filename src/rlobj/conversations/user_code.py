@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rlobj.base.showing import place_of_error, shown
 from rlobj.base.threads import DaemonThreads
+from rlobj.conversations.environment import Adapter, name_of
 from rlobj.workers.worker import Failure, NoReply
 
 _THREADS = DaemonThreads()
@@ -49,7 +51,21 @@ async def called(function: Callable[[], Any], name: str, deadline: float, on: st
         if task is not None and task.cancelling():  # the run ends
             raise
         if limit.expired():
-            text = f"did not return within {deadline:g} seconds{on}. environment.deadline sets this"
-            raise NoReply(Failure.TIMEOUT, f"{name} {text} limit") from error
+            raise NoReply(Failure.TIMEOUT, f"{name} {late_text(deadline, on)}") from error
         what = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
         raise NoReply("error", f"{name} failed{on}: {what}") from error
+
+
+def late_text(deadline: float, on: str) -> str:
+    """What a call did that reached its deadline."""
+    return f"did not return within {deadline:g} seconds{on}. environment.deadline sets this limit"
+
+
+async def asked(
+    environment: Any, method: str, *arguments: Any, deadline: float, on: str = ""
+) -> Any:
+    """What a method of an environment returns; the other arguments and errors are of `called`."""
+    function = partial(getattr(environment, method), *arguments)
+    if isinstance(environment, Adapter):  # each call of the user's in it is one of `called`
+        return await function()
+    return await called(function, f"{name_of(environment)}.{method}", deadline, on)

@@ -8,6 +8,9 @@ It makes an object of one class, and answers questions with pairs:
     failed    why it did not return: `memory`, or a kind such as `error: TypeError`
     error     text                 the object cannot be made, or a package cannot be imported
 
+The question FORK makes a copy of the process, which answers on a connection of its own, and the
+question ENDED gives the exit code of a copy that was killed or has ended.
+
 If processor time is limited, the system ends the process when a question has used it up; a method
 `prepare` of the object is called with a question before its time begins.
 """
@@ -22,6 +25,7 @@ import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,8 @@ if __name__ == "__main__":
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.processes import adopt_orphans, end_with_parent
+
+FORK, ENDED = "rlobj: fork", "rlobj: ended"
 
 
 def serve(connection: Connection[Any, Any]) -> None:
@@ -58,7 +64,19 @@ def serve(connection: Connection[Any, Any]) -> None:
     connection.send(("ready", getattr(served, "opening", None)))
     with contextlib.suppress(EOFError, OSError):
         while True:
-            connection.send(_answered(served, connection.recv(), seconds))
+            question = connection.recv()
+            if question[:1] == (ENDED,):
+                code = os.waitstatus_to_exitcode(os.waitpid(question[1], 0)[1])
+                connection.send(("reply", code))
+            elif question[:1] == (FORK,):
+                descriptor = recv_handle(connection)
+                if process := os.fork():
+                    os.close(descriptor)
+                    connection.send(("reply", process))
+                else:  # which has closed the connection
+                    connection = Connection(descriptor)
+            else:
+                connection.send(_answered(served, question, seconds))
 
 
 def _answered(served: Any, question: Any, seconds: float) -> tuple[str, Any]:

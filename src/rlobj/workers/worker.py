@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
@@ -160,6 +161,18 @@ class Worker:
         if self._questions == self._recycle_after:
             self.start()
         return reply
+
+    def fork(self, connection: socket.socket) -> int:
+        """Make a copy of the process, which answers on this connection; its process id.
+
+        Raises:
+            NoReply, ConfigError: as `ready`.
+        """
+        self.ready()
+        self._send((child.FORK,))
+        with contextlib.suppress(OSError):  # as in `_send`
+            send_handle(self._connection, connection.fileno(), self.pid)
+        return self._hear(self._start_seconds)
 
     def judge(self, question: Sequence[Any], control: Sequence[Any]) -> tuple[Any, str]:
         """Return the reply to a question, or False if its answer is why there is none; the reason.
