@@ -83,11 +83,16 @@ def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
     ]
 
 
-def test_a_model_of_unknown_size_gets_the_values_of_a_cpu_and_says_so(vllm):
-    made = choose_settings(named(), None, Cards(8, 80 * GIB))
-    config = settled(named(), made)
-    assert (config.training.strategy, config.training.micro_batch_tokens) == ("ddp", 16384)
-    said = [line for line in explained(made).splitlines() if "the size of an/8B cannot be" in line]
+def test_a_model_whose_size_cannot_be_read_gets_the_values_of_a_cpu_and_says_why(vllm, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "of-nobody"}')
+    model = {"name": str(tmp_path), "trust_remote_code": True}
+    hardware = Hardware(ProcessGroup(), Cards(8, 80 * GIB), read_launch({}))
+    asked = RunRequest(named(model=model, evaluation={"every": 0}), tmp_path)
+    run = resolve(asked, hardware)
+    training = run.config.training
+    assert (training.strategy, training.micro_batch_tokens) == ("ddp", 16384)
+    reason = f"cannot read the config.json of {tmp_path}: ValueError: "
+    said = [line for line in run.chosen.splitlines() if reason in line]
     assert {line.partition("=")[0] for line in said} == {
         *("training.strategy", "training.offload"),
         *("training.gradient_checkpointing", "training.micro_batch_tokens"),

@@ -13,6 +13,7 @@ from transformers import Qwen3Config
 import rlobj
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.models.adapters import with_adapters
+from rlobj.models.checking import UnreadableModel
 from rlobj.models.embedded import build_policy
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import LoraConfig, ModelConfig, RunConfig
@@ -49,7 +50,6 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
     config.save_pretrained(tmp_path)
     settings = LoraConfig(rank=3)
     size = Size.named(ModelConfig(name=str(tmp_path)), local=True)
-    assert size is not None
     from transformers import Qwen3ForCausalLM
 
     model = Qwen3ForCausalLM(config)
@@ -57,7 +57,8 @@ def test_the_parameters_are_those_of_the_model_and_of_its_adapters(tmp_path):
     adapted = with_adapters(model, settings, None)
     trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
     assert trained == 3 * size.adapters
-    assert Size.named(ModelConfig(name="nobody/has-this-model"), local=True) is None
+    with pytest.raises(UnreadableModel, match=r"config\.json of nobody/has-this-model: OSError"):
+        Size.named(ModelConfig(name="nobody/has-this-model"), local=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rlobj.base.errors import Message
 from rlobj.base.memory import physical_memory
-from rlobj.models.checking import check_model, unreadable
+from rlobj.models.checking import check_model
 from rlobj.reporting.terminal import Screen, facts_grid, say, table, working
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
@@ -91,8 +91,6 @@ def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
     with working(Screen(stderr=True), "reading config.json"):
         check_model(config, weights=False)
         size = Size.named(config.model, local=True)
-    if size is None:
-        raise unreadable(config.model.name)
     cards: Cards | None = None
     if gpus is None and (card := card_bytes()):
         cards = Cards(torch.cuda.device_count(), card)

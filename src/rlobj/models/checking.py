@@ -47,9 +47,12 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
     if "model" in config.objects:
         return
     fetched, folder = on_hub(name), name is not None and path_of(name).is_dir()
-    described = read_config(model, local=not fetched)
-    if described is None and (fetched or folder) and not model.trust_remote_code:
-        raise unreadable(name)
+    described = None
+    try:
+        described = read_config(model, local=not fetched)
+    except UnreadableModel:
+        if (fetched or folder) and not model.trust_remote_code:
+            raise
     prompt_limit(config, described)
     if weights and folder:
         require_weights(name)
@@ -66,12 +69,17 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
         CallReader(Rendering(tokenizer, chat, [_TOOL]), environment.calls)
 
 
-def unreadable(name: str | None) -> ConfigError:
-    """The error about a config.json that cannot be read."""
-    return ConfigError(
-        f"transformers cannot read the config.json of {name}. Expected a folder with a config.json "
-        "of a kind of model that it has, or the id of a model on the hub: get one with: "
-        "hf download ID config.json --local-dir FOLDER"
+class UnreadableModel(ConfigError):
+    """The config.json of a model cannot be read, or transformers makes no model from it."""
+
+
+def unreadable(name: str, error: Exception) -> UnreadableModel:
+    """The error about the config.json of a model, with the reason of transformers."""
+    reason = str(error).partition("\n")[0][:200].rstrip(".")
+    return UnreadableModel(
+        f"transformers cannot read the config.json of {name}: {type(error).__name__}: {reason}. "
+        "Expected a folder with a config.json of a kind of model that it has, or the id of a "
+        "model on the hub: get one with: hf download ID config.json --local-dir FOLDER"
     )
 
 
@@ -96,9 +104,10 @@ def read_config(config: ModelConfig, *, local: bool = False) -> Any:
         local: do not ask the hub.
 
     Returns:
-        The configuration of transformers, or of the embedded policy; None if it cannot be read.
+        The configuration of transformers, or of the embedded policy.
 
     Raises:
+        UnreadableModel: it cannot be read.
         ConfigError: it has a number that no model has.
     """
     if config.name is None:
@@ -116,8 +125,8 @@ def read_config(config: ModelConfig, *, local: bool = False) -> Any:
         return settings
     except ConfigError:
         raise
-    except Exception:  # a file may hold anything, and transformers has errors of many kinds
-        return None
+    except Exception as error:  # a file may hold anything
+        raise unreadable(name, error) from error
 
 
 _LARGEST = {

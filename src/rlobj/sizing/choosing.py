@@ -37,15 +37,17 @@ def choose_settings(
     cards: Cards | None,
     launch: Launched = NOT_LAUNCHED,
     stored: Mapping[str, Any] | None = None,
+    unknown: str = "",
 ) -> list[Choice]:
     """Choose a value for each setting that is `auto`.
 
     Args:
         config: the run.
-        size: of its model; None = unknown; then the choices are those of a CPU, and say so.
+        size: of its model; None = unknown; then the choices are those of a CPU.
         cards: the GPUs of all processes; None = there are none.
         launch: what `accelerate launch` asked for.
         stored: settings of a run that is resumed, which stay.
+        unknown: why the size is unknown, for the reason of the choices.
 
     Returns:
         The choices; those without a reason are what a run on a CPU has.
@@ -76,10 +78,9 @@ def choose_settings(
     chosen = take([_engine(config, cards)])
     if cards is not None and size is not None and config.model.name is not None:
         take(choose(chosen, size, cards))
-    unknown = cards is not None and size is None and config.model.name is not None
-    why = f"a CPU's, as the size of {config.model.name} cannot be read: set what your GPUs need"
+    why = unknown and f"that of a CPU; set what your GPUs need, because {unknown}"
     take(
-        Choice(name, value, why if unknown and name.startswith("training.") else "")
+        Choice(name, value, why if name.startswith("training.") else "")
         for name, value in PLAIN.items()
     )
     return made

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rlobj.base.errors import ConfigError, reported
+from rlobj.models.checking import UnreadableModel
 from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
 from rlobj.settings.run_config import PLAIN, ModelConfig, RunConfig
@@ -241,8 +242,7 @@ def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[
     models = [reward for reward in config.rewards.parts if isinstance(reward, RewardModel)]
     for model in models:
         if not (model.server or model.device):
-            counted = classifier_parameters(model.model)
-            total = _known(counted, size, "rewards.model", model.model)
+            total = _parameters("rewards.model", model.model, classifier=True) or size.total
             label = f"reward model {model.name or ''}".rstrip()
             yield label, Use.always(total * (4.0 if card is None else 2.0))
 
@@ -252,30 +252,29 @@ def _frozen_parameters(name: str, config: RunConfig, size: Size) -> int:
     score = config.scores[name]
     folder = score_folder(name, score) if score.run else str(score.model)
     setting = f"scores.{name}.{'run' if score.run else 'model'}"
+    return _parameters(setting, folder, code=config.model.trust_remote_code) or size.total
+
+
+@functools.cache
+def _parameters(
+    setting: str, model: str, *, code: bool = False, classifier: bool = False
+) -> int | None:
+    """The parameters of another model than the policy; None, with a warning, if they are unknown.
+
+    Args:
+        setting: names the model.
+        model: folder or hub id.
+        code: its repository may have code.
+        classifier: it is a sequence classifier.
+    """
     with reported(ConfigError, setting, ConfigError):
-        named = _named(folder, config.model.trust_remote_code)
-    return _known(named and named.total, size, setting, str(score.run or score.model))
-
-
-def _known(count: int | None, size: Size, setting: str, model: str) -> int:
-    """The parameters of another model; those of the policy, with a warning, if they are unknown."""
-    if count is None:
-        _warn_of_unknown(setting, model)
-    return size.total if count is None else count
-
-
-@functools.cache
-def _warn_of_unknown(setting: str, model: str) -> None:
-    logger.warning(
-        f"{setting}: the config.json of {model} cannot be read, so its memory is counted as that "
-        "of the policy"
-    )
-
-
-@functools.cache
-def _named(folder: str, code: bool) -> Size | None:
-    """The size of a frozen model, read once."""
-    return Size.named(ModelConfig(name=folder, trust_remote_code=code))
+        try:
+            if classifier:
+                return classifier_parameters(model)
+            return Size.named(ModelConfig(name=model, trust_remote_code=code)).total
+        except UnreadableModel as error:
+            logger.warning(f"{setting}: {error}. Its memory is counted as that of the policy")
+            return None
 
 
 def _with_sampler(

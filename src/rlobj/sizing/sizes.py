@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import nn
 from rlobj.base.errors import ConfigError
 from rlobj.base.showing import shown
 from rlobj.base.targets import importable
-from rlobj.models.checking import read_config
+from rlobj.models.checking import read_config, unreadable
 from rlobj.models.embedded import build_policy
 from rlobj.settings.run_config import LoraConfig, ModelConfig
 
@@ -95,37 +94,37 @@ class Size:
         )
 
     @classmethod
-    def named(cls, config: ModelConfig, *, local: bool = False) -> Size | None:
+    def named(cls, config: ModelConfig, *, local: bool = False) -> Size:
         """Read the size of the model that a configuration names, without its weights.
 
         Args:
             config: the model's settings.
             local: do not ask the hub for `config.json`.
 
-        Returns:
-            None if `config.json` cannot be read.
-
         Raises:
-            ConfigError: `config.json` has a number that no model has.
+            UnreadableModel: `config.json` cannot be read.
+            ConfigError: it has a number that no model has.
         """
         if config.name is None:
             return cls.of(build_policy(0), config.lora)
         from transformers import AutoModelForCausalLM
 
-        if (settings := read_config(config, local=local)) is None:
-            return None
+        settings = read_config(config, local=local)
         code = config.trust_remote_code and importable("model.trust_remote_code=true")
         try:
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(settings, trust_remote_code=code)
             return cls.of(model, config.lora)
-        except Exception:  # as in `read_config`
-            return None
+        except Exception as error:  # as in `read_config`
+            raise unreadable(config.name, error) from error
 
 
-@functools.cache
-def classifier_parameters(name: str) -> int | None:
-    """The parameters of a sequence classifier; None if its `config.json` cannot be read."""
+def classifier_parameters(name: str) -> int:
+    """The parameters of a sequence classifier.
+
+    Raises:
+        UnreadableModel: its `config.json` cannot be read.
+    """
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     try:
@@ -135,8 +134,8 @@ def classifier_parameters(name: str) -> int | None:
                 settings, trust_remote_code=False
             )
         return sum(parameter.numel() for parameter in model.parameters())
-    except Exception:  # as in `Size.named`
-        return None
+    except Exception as error:  # as in `read_config`
+        raise unreadable(name, error) from error
 
 
 class Kind(NamedTuple):

@@ -194,6 +194,7 @@ def _choices(
     request: RunRequest, hardware: Hardware, model: Any, *, here: bool
 ) -> tuple[Size | None, list[Choice]]:
     """The size of the model, and what is chosen for the hardware by the first process for all."""
+    from rlobj.models.checking import UnreadableModel
     from rlobj.ranks import together
     from rlobj.sizing.choosing import choose_settings, settled
     from rlobj.sizing.fitting import require_memory
@@ -201,6 +202,7 @@ def _choices(
 
     (comm, cards, launch), config = hardware, request.config
     size: Size | None = None
+    unknown = ""
     choices: list[Choice] = []
     with together(comm, "choosing the settings"):
         if comm.rank == 0:
@@ -211,8 +213,11 @@ def _choices(
             if model is not None:
                 size = Size.of(model, config.model.lora)
             elif here or cards is not None:
-                size = Size.named(config.model, local=here)
-            choices = choose_settings(config, size, cards, launch, stored)
+                try:
+                    size = Size.named(config.model, local=here)
+                except UnreadableModel as error:
+                    unknown = "" if cards is None else str(error)
+            choices = choose_settings(config, size, cards, launch, stored, unknown)
             if size is not None and cards is not None and not here:
                 now = settled(config, choices)
                 require_memory(now, size, now.training.strategy, cards.count, cards.bytes)
