@@ -83,8 +83,8 @@ def test_the_keys_of_another_program_are_answered_one_by_one() -> None:
     with pytest.raises(ConfigError) as caught:
         build_config([("here", {"actor_rollout_ref": keys})])
     assert str(caught.value).endswith(
-        "actor_rollout_ref (from here): unknown key. actor.optim.lr: did you mean "
-        "'training.learning_rate'? rollout.n: did you mean 'sampling.group_size'?"
+        "actor_rollout_ref (from here): unknown key. actor.optim.lr: Did you mean "
+        "'training.learning_rate'? rollout.n: Did you mean 'sampling.group_size'?"
     )
 
 

@@ -228,13 +228,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:
+def nearest(name: str, known: Iterable[str], *, spell_out: bool = True, section: str = "") -> str:
     """Advice for an unknown name.
 
     Args:
         name: the unknown name.
         known: the known names.
         spell_out: list all known names in the advice.
+        section: what stands before the name in the question.
 
     Returns:
         `" Did you mean 'entropy'? Known: advantage, entropy, prob."`; without the question if no
@@ -245,5 +246,5 @@ def nearest(name: str, known: Iterable[str], *, spell_out: bool = True) -> str:
     begins = [word for word in folded if len(word) > 3 and lower.startswith(word)]
     near = [difflib.get_close_matches(lower, folded, n=1, cutoff=cutoff) for cutoff in (0.8, 0.5)]
     close = near[0] or begins or near[1]
-    question = f" Did you mean '{folded[close[0]]}'?" if close else ""
+    question = f" Did you mean '{section}{folded[close[0]]}'?" if close else ""
     return f"{question} Known: {', '.join(known)}." if spell_out else question

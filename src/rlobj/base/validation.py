@@ -12,6 +12,23 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rlobj.base.errors import ConfigError, Message, nearest
 
 
+class UnknownKey(Message):
+    """What is wrong with a key that a model does not have.
+
+    Attributes:
+        known: the keys that it has.
+    """
+
+    known: Sequence[str]
+
+    @classmethod
+    def among(cls, key: str, known: Sequence[str]) -> UnknownKey:
+        """The message about a key."""
+        message = cls("unknown key.", nearest(key, known))
+        message.known = known
+        return message
+
+
 class InvalidFields(ConfigError):
     """An error with all mistakes in one model, as (path, message) pairs."""
 
@@ -111,7 +128,7 @@ def _problems(
         elif isinstance(cause, ConfigError):
             problems.append((path, cause.message))
         elif item["type"] == "extra_forbidden":
-            problems.append((path, f"unknown key.{nearest(str(item['loc'][-1]), model.keys())}"))
+            problems.append((path, UnknownKey.among(str(item["loc"][-1]), model.keys())))
         elif item["type"] == "model_type":
             expected = "expected a mapping of settings, as in {name: value}"
             problems.append((path, f"{expected}, got {item['input']!r}"))

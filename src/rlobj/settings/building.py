@@ -7,7 +7,7 @@ from os.path import commonprefix
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, Message, nearest
-from rlobj.base.validation import InvalidFields, half_surrogates
+from rlobj.base.validation import InvalidFields, UnknownKey, half_surrogates
 from rlobj.objectives.objective import Objective
 from rlobj.settings.layers import Layer, layers_of, merged
 from rlobj.settings.meaning import meaning_of
@@ -46,30 +46,30 @@ def build_config(layers: Sequence[Layer]) -> RunConfig:
         lines = []
         for path, text in error.problems:
             origin = _origin(path, layers)
-            if text.startswith("unknown key."):
-                text = _unknown(path, text, origin, layers)
+            if isinstance(text, UnknownKey):
+                text = "unknown key." + _meant(path, text.known, origin, layers)
             lines.append(Message(path, f" (from {origin})" if origin else "", ": ", text))
         raise ConfigError(Message.joined("\n", lines)) from None
 
 
-def _unknown(path: str, text: str, origin: str, layers: Sequence[Layer]) -> str:
+def _meant(path: str, known: Sequence[str], origin: str, layers: Sequence[Layer]) -> str:
     """Advice for an unknown key: what it, or the settings below it, can mean; else near names.
 
     Below the top, names in its section are listed; at the top of a file, keys that are no settings.
     """
+    section, dot, key = path.rpartition(".")
     if any(part.isdigit() for part in path.split(".")):  # in an entry of a list
-        return text
+        return nearest(key, known)
     names = [name for name in flattened(merged(layers)) if f"{name}.".startswith(f"{path}.")]
-    (section, dot, _), known = path.rpartition("."), text.rpartition(" Known: ")[2]
-    keys = ("kind", *known.rstrip(".").split(", "))
+    keys = ("kind", *known)
     pairs = [(name[len(path) + 1 :], meaning_of(name, section, keys)) for name in names or [path]]
-    answers = [f"{name}: {said}" if len(names) > 1 else said for name, said in pairs if said]
+    answers = [f" {name}: {said}" if len(names) > 1 else f" {said}" for name, said in pairs if said]
     if answers:
-        listed = [f"Known: {known}"] if section else []
-        return " ".join(["unknown key.", *answers, *listed]).replace(": Did", ": did")
-    if "." not in path and Path(origin.removeprefix("preset ")).is_file():
-        return f"unknown key.{nearest(path, [*RunConfig.keys(), *FILE_KEYS])}"
-    return text.replace("mean '", f"mean '{section}{dot}")
+        listed = f" Known: {', '.join(sorted(known))}." if section else ""
+        return "".join(answers) + listed
+    if not section and Path(origin.removeprefix("preset ")).is_file():
+        known = [*known, *FILE_KEYS]
+    return nearest(key, known, section=section + dot)
 
 
 def _origin(path: str, layers: Sequence[Layer]) -> str:

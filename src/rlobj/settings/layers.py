@@ -1,8 +1,7 @@
 """Layers of settings: each is a partial RunConfig with the name of its origin.
 
-Later layers override earlier ones: library defaults < preset < embedded profile (only if the policy
-is the embedded one) < configuration file < single settings. This module does not import torch, so
-that an error in a preset, file or setting is reported at once.
+Later layers override earlier ones, in the order of `layers_of`. This module does not import torch,
+so that an error in a preset, file or setting is reported at once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from rlobj.base.paths import path_of
 from rlobj.base.targets import object_name, object_text
 from rlobj.data.gym import REWARD, is_gym
 from rlobj.data.sources import source_names
-from rlobj.data.tasks import TASKS
 from rlobj.settings.presets import flattened, load_preset, merge, preset_names, read_yaml
 from rlobj.settings.profiles import limits, profile_of, settings_of_task
 
@@ -31,7 +29,14 @@ EMBEDDED_LAYER = "embedded profile"
 def layers_of(
     preset: str | None, overrides: Sequence[tuple[str, Mapping[str, Any]]], *, profile: bool = True
 ) -> list[Layer]:
-    """List the layers of a run, lowest first.
+    """List the layers of a run, lowest first: above the defaults of the library
+
+        preset              with all that it builds on
+        embedded profile    if the policy is the embedded one; else what the task asks for
+        rewards of a file   of a preset file that is not the library's
+        reasoning-gym       its reward, if the problems are its own
+        environment         its reward, if none is set
+        overrides           a configuration file, and single settings
 
     Args:
         preset: name or YAML file; None = the one that an override names as `preset`, if any.
@@ -44,39 +49,44 @@ def layers_of(
     above: list[Layer] = [(name, dict(layer)) for name, layer in overrides]
     named = [layer.pop("preset", None) for _, layer in above if isinstance(layer, dict)]
     preset = preset or next((str(name) for name in reversed(named) if name is not None), None)
-    layers: list[Layer] = []
-    if preset is not None:
-        config = load_preset(preset).config
-        if "preset" in config:
-            raise ConfigError(
-                f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
-                "'preset:' belongs in a configuration file"
-            )
-        layers.append((f"preset {preset}", {"preset": preset, **config}))
-    recipe = flattened(merged(layers))
-    settings = flattened(merged([*layers, *above]))
-    source = settings.get("data.source")
+    recipe = {} if preset is None else _of_preset(preset)
+    settings = flattened(merge(recipe, merged(above)))
+    source, task, rewards = settings.get("data.source"), EMBEDDED_LAYER, {}
+    names = source_names(source)
     if profile and settings.get("model.name") in (None, "embedded"):
         chosen = "model.name" in settings or "objects.data" in settings
-        embedded = merge(profile_of(source, chosen=chosen), limits(recipe))
-        if preset is not None and "rewards" in _written_in(preset):  # a person's reward is no scale
-            embedded.pop("rewards", None)
-        layers.append((EMBEDDED_LAYER, embedded))
-    elif isinstance(source, str) and source in TASKS and TASKS[source].answer_after:
-        layers.append(
-            (f"data {source}", settings_of_task(source, bool(settings.get("environment.tools"))))
+        fitted = merge(profile_of(source, chosen=chosen), limits(flattened(recipe)))
+        rewards = {} if preset is None else _rewards_written_in(preset)
+    else:
+        task = f"data {source}"
+        fitted = settings_of_task(source, bool(settings.get("environment.tools")))
+    gym = {"rewards": {"kind": REWARD}} if names and all(map(is_gym, names)) else {}
+    layers: list[Layer] = [
+        (f"preset {preset}", recipe),
+        (task, fitted),
+        (f"preset {preset}", rewards),
+        (f"data {', '.join(names)}", gym),
+        ("environment.target", reward_of_environment(merged(above))),
+    ]
+    return [*((origin, layer) for origin, layer in layers if layer), *above]
+
+
+def _of_preset(preset: str) -> dict[str, Any]:
+    config = load_preset(preset).config
+    if "preset" in config:
+        raise ConfigError(
+            f"{preset}: a preset builds on another with 'base: {config['preset']}'; "
+            "'preset:' belongs in a configuration file"
         )
-    if (names := source_names(source)) and all(map(is_gym, names)):
-        layers.append((f"data {', '.join(names)}", {"rewards": {"kind": REWARD}}))
-    if graded := reward_of_environment(merged(above)):
-        layers.append(("environment.target", graded))
-    return [*layers, *above]
+    return {"preset": preset, **config}
 
 
-def _written_in(preset: str) -> Mapping[str, Any]:
-    """What a preset file has itself, without what it builds on; nothing for a name."""
+def _rewards_written_in(preset: str) -> dict[str, Any]:
+    """The rewards that a person's preset file has itself, without what it builds on."""
     path = path_of(preset)
-    return read_yaml(path) if preset not in preset_names() and path.is_file() else {}
+    if preset in preset_names() or not path.is_file() or "rewards" not in read_yaml(path):
+        return {}
+    return {"rewards": load_preset(preset).config["rewards"]}
 
 
 def reward_of_environment(settings: Mapping[str, Any]) -> dict[str, Any]:

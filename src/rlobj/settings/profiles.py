@@ -90,8 +90,13 @@ def profile_of(source: Any, *, chosen: bool) -> dict[str, Any]:
     return OWN_PROBLEMS_PROFILE
 
 
-def settings_of_task(name: str, tools: bool) -> dict[str, Any]:
-    """What a task asks of every model: its reward, and its environment where no tools are named."""
+def settings_of_task(name: Any, tools: bool) -> dict[str, Any]:
+    """What a task asks of every model: its reward, and its environment where no tools are named.
+
+    Nothing if the name is that of another source of problems.
+    """
+    if not isinstance(name, str) or name not in TASKS or not TASKS[name].answer_after:
+        return {}
     if tools or TASKS[name].environment is None:
         return {"rewards": {"kind": "exact", "after": TASKS[name].answer_after}}
     profile = PROFILES[name]
