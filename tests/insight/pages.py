@@ -11,9 +11,8 @@ import torch
 from browser import Browser
 
 from rlobj.base.files import packaged
-from rlobj.insight.page.rows import PageRows
+from rlobj.insight.page.rows import PageRows, encoded
 from rlobj.insight.page.store import store_data
-from rlobj.insight.page.updates import encoded
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.reporting.pages import render_page

@@ -15,7 +15,7 @@ import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.checks import NAMES, Check
-from rlobj.insight.diagnosis.findings import PAGE
+from rlobj.insight.diagnosis.diagnosing import PAGE
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.layout import STOP_FILE
 from rlobj.settings.building import compose

@@ -16,8 +16,7 @@ from record_rows import dropped, write_records
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
-from rlobj.insight.page.rows import PageRows, read_rows, with_parts
-from rlobj.insight.page.updates import whole_rows
+from rlobj.insight.page.rows import PageRows, read_rows, whole_rows, with_parts
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules import read_rule

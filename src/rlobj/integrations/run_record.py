@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlobj.base.errors import ConfigError
 from rlobj.insight.diagnosis import Watch
-from rlobj.insight.diagnosis.findings import PAGE
+from rlobj.insight.diagnosis.diagnosing import PAGE
 from rlobj.objectives import statistics
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan

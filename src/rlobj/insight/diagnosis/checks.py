@@ -1,18 +1,278 @@
 """The checks of a diagnosis, as a table. `docs/diagnosis.md` explains them and their thresholds.
 
-To add one: write a condition into conditions.py and a row below. A new name goes into
-`settings.training.FindingName` and onto the page, a run that has it into test_diagnosis.py.
+To add one: write a condition and a row. A new name goes into `settings.training.FindingName` and
+onto the page, a run that has it into test_diagnosis.py.
+
+A condition looks at the end of a `History`. It returns what its sentence says, by name, or None
+where it does not hold. It is silent where a metric that it reads is absent: comparisons with NaN
+are false.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from rlobj.insight.diagnosis import conditions as on
-from rlobj.insight.diagnosis.history import History
+from rlobj.insight.diagnosis.history import WINDOW, History
+from rlobj.objectives.rules import Expr
+from rlobj.objectives.rules.nodes import Column
+from rlobj.rewards.kinds import CAUSES
 from rlobj.settings.training import FindingName
+
+Facts = Mapping[str, float | str] | None
+
+MANY_STEPS = 20
+"""Steps after which a policy should have learned the form of an answer, and a rule have acted."""
+COLLAPSED = 0.5
+"""Share of its best accuracy below which a run has collapsed. Healthy runs lose at most 0.1."""
+CERTAIN = 4.0
+"""Standard errors by which a fall must exceed the noise of the responses that were sampled."""
+
+
+def lost(history: History) -> Facts:
+    """The accuracy is far below its best, or the reward by more than its first spread."""
+    best, spread = history.best["reward/accuracy"][0], history.early("reward/std")
+    groups = max(history.mean("reward/groups"), 1.0) * WINDOW
+    noise = math.sqrt(max(best * (1 - best), 0.0) / groups)
+    limits = {
+        "reward/accuracy": max(COLLAPSED * best, CERTAIN * noise),
+        "reward/mean": max(spread, CERTAIN * history.noise) if spread > 0 else math.nan,
+    }
+    for name, limit in limits.items():
+        now, (best, step) = history.mean(name), history.best[name]
+        if len(history.steps) >= 3 and best - now > limit:
+            what = "accuracy of samples" if name == "reward/accuracy" else "mean reward"
+            return {"what": what, "best": best, "best_step": step, "now": now}
+    return None
+
+
+SOLVED = 0.9
+"""Accuracy above which groups without signal and a low entropy are what success looks like."""
+NO_SIGNAL = 0.8
+"""Share of groups without signal: four of five groups were sampled for nothing."""
+NOTHING_KEPT = 0.01
+"""Share of kept tokens below which a rule drops everything."""
+
+
+def _silent_groups(history: History) -> tuple[float, float]:
+    """The share of groups without signal, NaN where such a group has a gradient, and accuracy."""
+    few = len(history.steps) < WINDOW or history.config.objective.scores_alone
+    share = math.nan if few else history.mean("groups/without_signal_share")
+    return share, history.mean("reward/accuracy")
+
+
+def constant_reward(history: History) -> Facts:
+    """No group has rewards that differ, and nothing or everything is right."""
+    share, accuracy = _silent_groups(history)
+    constant = history.mean("reward/std") == 0 if math.isnan(accuracy) else not 0 < accuracy < 1
+    return {"share": share, "accuracy": accuracy} if share == 1 and constant else None
+
+
+def silent_groups(history: History) -> Facts:
+    """Almost no group has responses that differ in reward."""
+    share, accuracy = _silent_groups(history)
+    many = share == 1 or (share >= NO_SIGNAL and accuracy < SOLVED)
+    if not many or constant_reward(history):
+        return None
+    return {"share": share, "accuracy": accuracy}
+
+
+def nothing_kept(history: History) -> Facts:
+    """`drop` and `keep` drop almost every token; steps without tokens say nothing about it."""
+    name, objective = "objective/kept_fraction", history.config.objective
+    shares = [x[name] for x in history.lines() if name in x and x.get("tokens/step") != 0]
+    ruled = objective.drop_rule is not None or objective.keep_rule is not None
+    if len(history.steps) < 3 or not (ruled and shares):
+        return None
+    kept = sum(shares) / len(shares)
+    return {"kept": kept} if kept <= NOTHING_KEPT else None
+
+
+HALVED, SPENT, EXPLODED = 0.5, 0.1, 1.5
+"""Entropy as a share of that of the first steps. It may fall by half only if the reward rises; a
+tenth is the end of exploration. Healthy runs do not exceed that of their first steps."""
+SMALL_ENTROPY = 0.05
+"""Nats; smaller changes of entropy are no finding."""
+
+
+def entropy_fallen(history: History) -> Facts:
+    """Entropy was lost and no reward gained, or exploration has ended too early."""
+    now, early, accuracy = _entropy(history)
+    spent = now <= SPENT * early and accuracy < SOLVED
+    unpaid = now <= HALVED * early and not history.gained
+    what = "almost nothing is explored" if spent else "the reward did not rise"
+    fallen = early - now > SMALL_ENTROPY and (spent or unpaid)
+    return {"now": now, "early": early, "accuracy": accuracy, "what": what} if fallen else None
+
+
+def entropy_risen(history: History) -> Facts:
+    """Entropy rises and the reward does not."""
+    now, early, accuracy = _entropy(history)
+    risen = now - early > SMALL_ENTROPY and now >= EXPLODED * early and not history.gained
+    return {"now": now, "early": early, "accuracy": accuracy} if risen else None
+
+
+def _entropy(history: History) -> tuple[float, float, float]:
+    """Entropy now and early, and the accuracy now; NaN before there are enough steps."""
+    now = history.mean("policy/entropy") if len(history.steps) >= 2 * WINDOW else math.nan
+    return now, history.early("policy/entropy"), history.mean("reward/accuracy")
+
+
+BROKEN = 3
+"""Steps of five with an update that was not finite. A step without groups has no update."""
+LARGE_KL = 0.1
+"""Nats per token between the policies before and during the updates of a step; healthy runs stay
+below 0.03. PPO implementations stop a step early at 0.015 to 0.03."""
+LARGE_RATIO, OFTEN, HUGE_RATIO = 10.0, 3, 100.0
+"""A ratio of 10 is where the dual clip of JustRL and STARE cuts. One step may exceed it; three of
+ten may not, nor any step 100."""
+FAST = 10
+"""Steps in which only too large a learning rate destroys a policy."""
+
+
+def not_finite(history: History) -> Facts:
+    """Loss or gradient are not finite."""
+    broken = sum(
+        line.get("reward/groups", 0) > 0
+        and line.get("train/skipped_updates", 0) > 0
+        and "train/grad_norm" not in line
+        for line in history.lines()
+    )
+    return {"steps": broken} if broken >= BROKEN else None
+
+
+def moved_far(history: History) -> Facts:
+    """The updates of a step move the policy too far."""
+    kl = history.mean("policy/kl_old")
+    return {"kl": kl} if len(history.steps) >= 3 and kl > LARGE_KL else None
+
+
+def lost_fast(history: History) -> Facts:
+    """Accuracy or reward were lost within few steps."""
+    facts = lost(history)
+    steps = history.steps[-1] - int(facts["best_step"]) if facts else 0
+    return {**facts, "steps": steps} if facts and steps <= FAST else None
+
+
+def large_ratios(history: History) -> Facts:
+    """Ratios are so large that single tokens govern the update."""
+    ratios = history.last("policy/ratio_max", 2 * WINDOW)
+    large = sum(ratio > LARGE_RATIO for ratio in ratios)
+    if not ratios or not (large >= OFTEN or ratios[-1] > HUGE_RATIO):
+        return None
+    return {"ratio_max": max(ratios), "steps": large, "of": len(ratios)}
+
+
+TRUNCATED, CUT_RIGHT = 0.25, 0.5
+"""Share of responses that are cut, and share of these that must be right for it to do no harm."""
+
+
+def truncated(history: History) -> Facts:
+    """Many responses are cut, and are wrong for it."""
+    share, right = history.mean("response/truncated"), history.mean("response/truncated_right")
+    if math.isnan(right):  # in another trainer: at most all right responses were cut
+        right = history.mean("reward/accuracy") / share if share else math.nan
+    enough = len(history.steps) >= 3 and history.config.sampling.max_tokens > 1
+    if not (enough and share >= TRUNCATED and right < CUT_RIGHT):
+        return None
+    return {"share": share, "right": right}
+
+
+SAMPLER_GAP, GAP_GROWTH = 1e-3, 10.0
+"""Nats per token; and a multiple of the first step's gap, which is 0.01 in bfloat16. Engines that
+are right differ by 1e-6 in float32."""
+
+
+def sampler_drift(history: History) -> Facts:
+    """The sampler's log-probs are not the policy's; samples that are old on purpose may differ."""
+    old = history.config.sampling.async_depth > 0
+    name = "sampler/kl" if old else "sampler/logprob_gap"
+    gap, first = history.mean(name), history.first(name)
+    limit = LARGE_KL if old else max(SAMPLER_GAP, GAP_GROWTH * first)
+    return {"gap": gap, "first": first} if gap > limit else None
+
+
+UNDECIDED, MORE_UNDECIDED = 0.05, 0.02
+"""Share of responses that were not compared, and its rise since the first steps. A policy that
+learns the form writes answers that cannot be read at first, so these count later."""
+UNREAD, MORE_UNREAD = 0.5, 0.15
+"""Share of responses without an answer, beyond those that are cut, and its rise. A policy that
+learns the form has a high share at first, and its reward rises. The rise exceeds two standard
+errors of a difference if each step has 32 groups."""
+
+
+def not_compared(history: History) -> Facts:
+    """Responses have no answer to read, or are not compared with their gold answers."""
+    causes = [cause for cause in CAUSES if history.knows(f"reward/{cause}_share")]
+    now, early = (
+        {
+            "undecided": mean("reward/undecided") / max(mean("response/count"), 1.0),
+            **{cause: mean(f"reward/{cause}_share") for cause in causes},
+        }
+        for mean in (history.mean, history.early)
+    )
+    cut, answers = history.mean("response/truncated"), {"no_answer", "unreadable"}
+    unread = now.get("no_answer", 0.0) - (0.0 if math.isnan(cut) else cut)
+    limits, first = (sum(x[name] for name in x.keys() - answers) for x in (now, early))
+    if not (
+        limits >= UNDECIDED
+        or limits - first >= MORE_UNDECIDED
+        or min(unread, now.get("no_answer", 0.0) - early.get("no_answer", 0.0)) >= MORE_UNREAD
+        or (
+            len(history.steps) >= MANY_STEPS
+            and not history.gained
+            and (unread >= UNREAD or limits + now.get("unreadable", 0.0) >= UNDECIDED)
+        )
+    ):
+        return None
+    largest = sorted(((part, name) for name, part in now.items() if part >= 5e-4), reverse=True)
+    parts = ", ".join(f"{name.replace('_', ' ')} {part:.1%}" for part, name in largest)
+    return {"parts": parts, **now} if history.config.objective.reads_rewards else None
+
+
+ENDLESS = -5.0
+"""Nats at the ends of responses below which a teacher does not know the end token."""
+
+
+def other_end(history: History) -> Facts:
+    """A teacher has another end token."""
+    for name in history.config.scores:
+        gap, end = (history.mean(f"score/{name}/{kind}") for kind in ("gap", "end_gap"))
+        if end < min(ENDLESS, gap + ENDLESS):
+            return {"score": name, "gap": gap, "end": end}
+    return None
+
+
+MANY_TOKENS = 50_000
+"""Tokens after which a rule should have acted: rare rules select 1 token in 10,000."""
+
+
+def inert(history: History) -> Facts:
+    """A setting of the objective has no effect in this run, and has one in its preset."""
+    return {"inert": "; ".join(history.inert)} if history.inert else None
+
+
+def rule_never_fires(history: History) -> Facts:
+    """`drop` or `keep` has not dropped a token yet."""
+    tokens, objective = history.total("tokens/step"), history.config.objective
+    few = len(history.steps) < MANY_STEPS or tokens < MANY_TOKENS
+    if few or history.total("tokens/dropped") > 0 or not history.knows("tokens/dropped"):
+        return None
+    rules = {"drop": objective.drop_rule, "keep": objective.keep_rule}
+    active = [f"{name}: {r}" for name, r in rules.items() if r is not None and not _guards(r)]
+    return {"tokens": tokens, "rules": "; ".join(active)} if active else None
+
+
+def _guards(rule: Expr) -> bool:
+    """Whether a rule acts only when two policies are far apart, which is rare in a sound run."""
+    names = {node.name for node in rule.walk() if isinstance(node, Column)}
+    apart = {"ratio", "sampler_gap", "ref_gap", "proxy_gap"}
+    return bool(names & apart) or any(
+        {name, f"old_{name}"} <= names for name in ("prob", "logprob", "surprisal", "entropy")
+    )
+
 
 NAMES: tuple[FindingName, ...] = get_args(FindingName)
 
@@ -24,7 +284,7 @@ class Check:
     Attributes:
         name: of the finding.
         reads: metrics without which it cannot be checked; * stands for the name of a score.
-        condition: see conditions.py.
+        condition: one of those above.
         sentence: a format of what the condition returns and of `history`.
         advice: what would have touched it: settings and rules; a format, too.
         slower: a lower learning rate would have touched it.
@@ -32,7 +292,7 @@ class Check:
 
     name: FindingName
     reads: tuple[str, ...]
-    condition: Callable[[History], on.Facts]
+    condition: Callable[[History], Facts]
     sentence: str
     advice: str
     slower: bool = False
@@ -43,7 +303,7 @@ CHECKS = (
     Check(
         "collapse",
         ("reward/mean", "reward/std"),
-        on.lost,
+        lost,
         "the {what} fell from {best:.3f} (step {best_step}) to {now:.3f}",
         "Start a new run with a lower training.learning_rate, a bounded surrogate (clip), or a kl "
         "penalty; read in samples/ what the reward pays.",
@@ -52,7 +312,7 @@ CHECKS = (
     Check(
         "no-signal",
         ("groups/without_signal_share",),
-        on.silent_groups,
+        silent_groups,
         "{share:.0%} of the groups have equal rewards, so that their advantages are 0 "
         "({history.level})",
         "Use problems of medium difficulty or a larger sampling.group_size; sampling.dynamic={{}} "
@@ -61,14 +321,14 @@ CHECKS = (
     Check(
         "no-signal",
         ("objective/kept_fraction", "tokens/step"),
-        on.nothing_kept,
+        nothing_kept,
         "drop and keep leave {kept:.2%} of the tokens: almost nothing is trained",
         "Check the rule's comparison and threshold: rlobj presets show says what it selects.",
     ),
     Check(
         "constant-reward",
         ("groups/without_signal_share",),
-        on.constant_reward,
+        constant_reward,
         "no group has rewards that differ: they never pay, or always ({history.level})",
         "If nothing is right, check the reward in samples/, the template, and sampling.max_tokens. "
         "If everything is, check what the reward tests, or train on harder problems.",
@@ -76,7 +336,7 @@ CHECKS = (
     Check(
         "entropy",
         ("policy/entropy",),
-        on.entropy_fallen,
+        entropy_fallen,
         "the policy's entropy fell from {early:.3g} to {now:.3g} nats a token and {what} "
         "({history.level})",
         "Tokens with a positive advantage that are likely already lower the entropy. "
@@ -87,7 +347,7 @@ CHECKS = (
     Check(
         "entropy",
         ("policy/entropy",),
-        on.entropy_risen,
+        entropy_risen,
         "the policy's entropy rose from {early:.3g} to {now:.3g} nats a token and the reward did "
         "not ({history.level})",
         "Lower an entropy bonus, or give it a target. Tokens with a negative advantage that are "
@@ -98,7 +358,7 @@ CHECKS = (
     Check(
         "update-too-large",
         ("train/skipped_updates",),
-        on.not_finite,
+        not_finite,
         "loss or gradient were not finite in {steps} of the last 5 steps",
         _LOWER,
         slower=True,
@@ -106,7 +366,7 @@ CHECKS = (
     Check(
         "update-too-large",
         ("policy/kl_old",),
-        on.moved_far,
+        moved_far,
         "the updates of a step move the policy by {kl:.3g} nats a token on average",
         _LOWER,
         slower=True,
@@ -114,7 +374,7 @@ CHECKS = (
     Check(
         "update-too-large",
         ("reward/mean", "reward/std"),
-        on.lost_fast,
+        lost_fast,
         "the {what} fell from {best:.3f} to {now:.3f} within {steps} steps",
         _LOWER,
         slower=True,
@@ -122,7 +382,7 @@ CHECKS = (
     Check(
         "update-too-large",
         ("policy/ratio_max",),
-        on.large_ratios,
+        large_ratios,
         "the largest ratio of a token exceeded 10 in {steps} of the last {of} steps; largest "
         "{ratio_max:.3g}",
         "Bound the surrogate (clip with high=0.28 and dual=10, or cispo), make fewer "
@@ -132,7 +392,7 @@ CHECKS = (
     Check(
         "truncation",
         ("response/truncated", "reward/accuracy"),
-        on.truncated,
+        truncated,
         "{share:.0%} of the responses are cut at a limit; {right:.0%} of these are right",
         "Raise sampling.max_tokens={history.config.sampling.max_tokens}, or shape the reward "
         "(rewards.overlong, as dapo does). Conversations also end at environment.max_turns and "
@@ -141,7 +401,7 @@ CHECKS = (
     Check(
         "sampler-drift",
         ("sampler/logprob_gap",),
-        on.sampler_drift,
+        sampler_drift,
         "sampler and policy differ by {gap:.3g} nats a token (first step {first:.3g})",
         "The sampler does not use the policy's weights or its temperature: check its sync. With "
         "sampling.async_depth, lower it, or use objective.mismatch={{kind: truncate}}",
@@ -149,7 +409,7 @@ CHECKS = (
     Check(
         "verifier-trouble",
         ("reward/undecided", "response/count"),
-        on.not_compared,
+        not_compared,
         "responses were not compared with their gold answers: {parts}",
         "Read such responses in samples/, whose column reason says why; in another trainer, look "
         "for None and NaN that your reward function returns. If the form of the answer is new to "
@@ -158,17 +418,17 @@ CHECKS = (
     Check(
         "teacher-trouble",
         ("score/*/end_gap",),
-        on.other_end,
+        other_end,
         "the score {score} gives the tokens that end responses {end:.3g} nats less than the "
         "policy, and all tokens {gap:.3g}: it ends responses with another token, so responses get "
         "longer",
         "Use scores.{score}.end=ID, the id of its own end token; or a teacher with the policy's.",
     ),
-    Check("inert-setting", ("reward/mean",), on.inert, "{inert}", "Change or remove it."),
+    Check("inert-setting", ("reward/mean",), inert, "{inert}", "Change or remove it."),
     Check(
         "inert-setting",
         ("tokens/dropped", "tokens/step"),
-        on.rule_never_fires,
+        rule_never_fires,
         "none of {tokens:,.0f} tokens was dropped by {rules}: the run equals one without it",
         "Count what each part of it selects: rlobj replay RUN --rule PART. The part that selects "
         "nothing has the threshold to change.",

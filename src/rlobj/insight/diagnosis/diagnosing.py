@@ -1,21 +1,195 @@
-"""`diagnose`: what is wrong with finished or running runs."""
+"""What is wrong with runs: `Watch` checks one line of metrics after another, `diagnose` all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, counted
 from rlobj.base.targets import without_imports
 from rlobj.insight.diagnosis.checks import CHECKS, NAMES
-from rlobj.insight.diagnosis.findings import Diagnosis, Finding, RunDiagnosis
-from rlobj.insight.diagnosis.watching import Watch
+from rlobj.insight.diagnosis.history import History
 from rlobj.insight.numbers import Line
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.layout import in_another_trainer, run_paths
 from rlobj.runs.metrics import Progress, read_metrics
 from rlobj.runs.sessions import read_changes, read_stop
+from rlobj.settings.run_config import RunConfig
+
+PAGE = "docs/diagnosis.md"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a run.
+
+    Attributes:
+        name: of the check, such as "collapse".
+        evidence: what was measured, in one or two sentences with numbers.
+        cure: what would have touched it: settings and rules.
+        since: the first step at which it held, from 1.
+        until: the last step at which it held.
+        holds: it held at the last step that was read.
+        numbers: the numbers of the evidence by name.
+        slower: a lower learning rate would have touched it.
+    """
+
+    name: str
+    evidence: str
+    cure: str
+    since: int
+    until: int
+    holds: bool = True
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    slower: bool = False
+
+    @property
+    def page(self) -> str:
+        """The section of the documentation that explains it."""
+        return f"{PAGE}#{self.name}"
+
+    @property
+    def when(self) -> str:
+        """Its steps in words."""
+        if self.holds:
+            return f"since step {self.since}"
+        if self.since == self.until:
+            return f"at step {self.since}"
+        return f"between steps {self.since} and {self.until}"
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.when}: {self.evidence}\n  {self.cure}\n  {self.page}"
+
+
+@dataclass(frozen=True)
+class RunDiagnosis:
+    """What was found in one run.
+
+    Attributes:
+        run: its folder.
+        steps: number of steps that were read.
+        findings: in the order of the steps in which they began.
+        checked: names of the checks whose metrics the run has.
+        unchecked: names of the checks whose metrics the run lacks.
+        notes: settings that were changed, and how the run ended, in words.
+    """
+
+    run: Path
+    steps: int
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.run}, {self.steps} steps: {counted(len(self.findings), 'finding')}"]
+        lines += [str(finding) for finding in self.findings]
+        return "\n".join([*lines, *self.coverage, *self.notes])
+
+    @property
+    def coverage(self) -> list[str]:
+        """What was checked and what was not, in words."""
+        lines = [f"checked: {', '.join(self.checked)}"]
+        if self.unchecked:
+            lines.append(f"not checked, for lack of metrics: {', '.join(self.unchecked)}")
+        return lines
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found in one run or in several runs.
+
+    Attributes:
+        runs: each run's part, in the order of the arguments.
+    """
+
+    runs: tuple[RunDiagnosis, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all runs."""
+        return tuple(finding for run in self.runs for finding in run.findings)
+
+    def to_json(self) -> str:
+        """All of it as JSON, with control characters escaped."""
+        runs = []
+        for diagnosis in self.runs:
+            findings = [{**asdict(finding), "page": finding.page} for finding in diagnosis.findings]
+            runs.append({**asdict(diagnosis), "run": str(diagnosis.run), "findings": findings})
+        return json.dumps({"runs": runs}, indent=1)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.runs))
+
+
+class Watch:
+    """The findings of a run so far. A line takes about 0.2 ms, however long the run is.
+
+    Args:
+        config: the run's.
+        foreign: another trainer made the run.
+
+    Attributes:
+        history: the metrics so far.
+        findings: by name; those that no longer hold as well.
+    """
+
+    def __init__(self, config: RunConfig, foreign: bool = False) -> None:
+        self.history = History(config, foreign)
+        self.findings: dict[str, Finding] = {}
+
+    def add(self, line: Mapping[str, Any]) -> list[Finding]:
+        """Check the run after one more step.
+
+        Args:
+            line: of metrics.jsonl. Lines that are no training step are ignored.
+
+        Returns:
+            The findings that hold now and did not after the step before.
+        """
+        if "reward/mean" not in line:
+            return []
+        self.history.add(line)
+        step, begun = self.history.steps[-1], []
+        for name in NAMES:
+            result, before = self._found(name), self.findings.get(name)
+            if result is None:
+                if before is not None and before.holds:
+                    self.findings[name] = replace(before, holds=False)
+                continue
+            since = before.since if before is not None else step
+            finding = replace(result, since=since)
+            self.findings[name] = finding
+            if before is None or not before.holds:
+                begun.append(finding)
+        return begun
+
+    def _found(self, name: str) -> Finding | None:
+        """What the first check of this name says whose condition holds at this step."""
+        for check in CHECKS:
+            facts = check.condition(self.history) if check.name == name else None
+            if facts is not None:
+                step, words = self.history.steps[-1], {"history": self.history, **facts}
+                numbers = {key: x for key, x in facts.items() if not isinstance(x, str) and x == x}
+                return Finding(
+                    name,
+                    check.sentence.format(**words),
+                    check.advice.format(**words),
+                    since=step,
+                    until=step,
+                    numbers=numbers,
+                    slower=check.slower,
+                )
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """The number of findings that hold, and 1 or 0 for each that has ever held."""
+        holding = {f"diagnosis/{f.name}": float(f.holds) for f in self.findings.values()}
+        return {"diagnosis/findings": sum(holding.values()), **holding}
 
 
 def diagnose(

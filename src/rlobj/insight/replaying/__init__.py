@@ -2,11 +2,9 @@
 
 candidates  what is replayed
 planning    objectives planned again on full tables
-result      Replay
-replaying   replay
+replaying   replay, and its result
 """
 
-from rlobj.insight.replaying.replaying import replay
-from rlobj.insight.replaying.result import Replay
+from rlobj.insight.replaying.replaying import Replay, replay
 
 __all__ = ["Replay", "replay"]

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
-from rlobj.insight.diagnosis.diagnosing import diagnose_lines
-from rlobj.insight.diagnosis.findings import Finding
+from rlobj.insight.diagnosis.diagnosing import Finding, diagnose_lines
 from rlobj.objectives.clauses import EFFECTS
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_settings
