@@ -59,18 +59,13 @@ def test_parts_in_a_row_have_every_column(shape):
     assert values.unique().equal(tensor.flatten())
 
 
-def test_a_tensor_that_was_replaced_on_its_way_gets_a_digest_of_its_own():
-    arrived = Sent((n, t * 2 if "1" in n else t) for n, t in Sent(LAYERS.items()))
-    assert dict(arrived).keys() == LAYERS.keys()
-    for name, tensor in LAYERS.items():
-        assert (arrived.digests[name] == digest(tensor)) == ("1" not in name)
-
-
-def test_a_tensor_that_was_changed_in_place_on_its_way_gets_a_digest_of_its_own():
+@pytest.mark.parametrize("change", [lambda x: x * 2, lambda x: x.add_(1)], ids=["new", "in place"])
+def test_a_tensor_that_was_changed_on_its_way_gets_a_digest_of_its_own(change):
     sent = Sent((name, tensor.clone()) for name, tensor in LAYERS.items())
-    arrived = Sent((name, tensor.add_(1)) for name, tensor in sent)
+    arrived = Sent((name, change(tensor) if "1" in name else tensor) for name, tensor in sent)
     assert dict(arrived).keys() == LAYERS.keys()
-    assert all(arrived.digests[name] != sent.digests[name] for name in LAYERS)
+    for name in LAYERS:
+        assert (arrived.digests[name] == sent.digests[name]) == ("1" not in name)
 
 
 def checked(weights, live, whole=True, ordered=()):

@@ -204,8 +204,16 @@ class Connection:
         except ValueError:  # not JSON: another program
             status = 404
         shown = f"the server at {self.url} answered {path} with {status}: {text[:_SHOWN]}"
-        if status in (401, 404):
-            raise ServerRefuses(self._refusal(status, path))
+        if status == 404:
+            raise ServerRefuses(
+                f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
+            )
+        if status == 401:
+            problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
+            raise ServerRefuses(
+                f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
+                "key that the server was started with."
+            )
         if status in (502, 503, 504) or (status >= 500 and path == "/v1/completions"):
             raise ServerGone(shown)
         if status >= 500 and path != "/health":
@@ -213,17 +221,6 @@ class Connection:
         if status >= 500:
             raise RunError(f"{shown}. {_AGAIN}")
         raise ConfigError(shown)
-
-    def _refusal(self, status: int, path: str) -> str:
-        if status == 404:
-            return (
-                f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
-            )
-        problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
-        return (
-            f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
-            "key that the server was started with."
-        )
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:

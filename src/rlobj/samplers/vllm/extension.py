@@ -27,7 +27,9 @@ EXTENSION = f"{__name__}.WeightExtension"
 
 # vLLM warns at each sync about layers without weights of their own, such as tied heads. rlobj's
 # checks find weights that are really not loaded.
-logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").addFilter(
+    lambda record: record.levelno >= logging.ERROR
+)
 
 SHAPE = (
     "model_type",
