@@ -151,22 +151,15 @@ def test_options_of_accelerate_launch_are_settings(environment, expected):
     assert (kept.training.strategy, kept.model.dtype) == ("zero2", "bfloat16")
 
 
-def test_a_deepspeed_file_is_read_and_the_rest_is_named_in_one_line(tmp_path, caplog):
+def test_a_deepspeed_file_is_read(tmp_path):
     file = tmp_path / "ds.json"
-    environment = {
-        **DEEPSPEED,
-        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file),
-        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
-        "ACCELERATE_DYNAMO_BACKEND": "no",
-    }
+    environment = {**DEEPSPEED, "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file)}
     zero = {"stage": 2, "overlap_comm": True, "reduce_bucket_size": "auto"}
     file.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
     hardware = Hardware(ProcessGroup(), None, read_launch(environment))
     run = resolve(RunRequest(named(evaluation={"every": 0}), tmp_path), hardware)
     found = {choice.setting: choice.value for choice in run.choices}
     assert (found["training.strategy"], found["model.dtype"]) == ("zero2", "bfloat16")
-    [line] = caplog.messages
-    assert "does not use gradient_accumulation_steps=4, zero_optimization.overlap_comm=T" in line
     for text in ("{", "[]"):
         file.write_text(text)
         with pytest.raises(ConfigError, match=r"file .*ds\.json, which cannot be read"):

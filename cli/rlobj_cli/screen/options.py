@@ -12,14 +12,6 @@ if TYPE_CHECKING:
     from rlobj.settings.layers import Layer
 
 
-def completed(incomplete: str) -> list[tuple[str, str]]:
-    """The settings whose dotted names begin so, ready for a value, each with its meaning."""
-    from rlobj.settings.schema import setting_meanings
-
-    meanings = setting_meanings().items()
-    return [(f"{name}=", text) for name, text in meanings if name.startswith(incomplete)]
-
-
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
 ]
@@ -52,7 +44,6 @@ Settings = Annotated[
         "--set",
         "-s",
         metavar="KEY=VALUE",
-        autocompletion=completed,
         help="One setting by its dotted name, above everything else, such as training.steps=50. "
         "Repeatable.",
     ),

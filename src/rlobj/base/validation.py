@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -94,33 +93,26 @@ def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_WORDS = {
-    bool: ("true", "false"),
-    int: ("a whole number",),
-    float: ("a number",),
-    tuple[str, ...]: ("a list of texts",),
-}
-"""Descriptions of types in union fields, for error messages."""
-_LIMITS = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
 
 
 def _problems(
     error: ValidationError, model: type[Model], data: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     unions = {
-        field.alias or name: words
+        field.alias or name
         for name, field in model.model_fields.items()
-        if (words := _words(field.annotation))
+        if any(get_origin(member) is Literal for member in get_args(field.annotation))
     }
     problems: list[tuple[str, str]] = []
     for item in error.errors():
         path = ".".join(str(part) for part in item["loc"])
         cause = item.get("ctx", {}).get("error")
         name, _, member = path.partition(".")
-        if member and (words := unions.get(name)):
-            # pydantic reports one mistake for each member, with the member in the path.
-            problem = (name, _no_member(words, data.get(name, item["input"])))
-            problems += [problem] if problem not in problems else []
+        if member and name in unions:  # pydantic reports one mistake for each member
+            if problems[-1:] and problems[-1][0] == name:
+                problems[-1] = (name, f"{item['msg']}; or {problems[-1][1]}")
+            else:
+                problems.append((name, f"{item['msg']}, got {data.get(name, item['input'])!r}"))
         elif isinstance(cause, InvalidFields):
             problems += [
                 (".".join(filter(None, (path, inner))), text) for inner, text in cause.problems
@@ -145,33 +137,3 @@ def _problems(
                 message += f", such as {example:g}"
             problems.append((path, f"{message}, got {item['input']!r}"))
     return problems
-
-
-def _words(annotation: Any) -> list[str]:
-    """The allowed values of a union of `_WORDS`, also with limits, and literals; else []."""
-    members = [member for member in get_args(annotation) if member is not NoneType]
-    if get_origin(annotation) not in (Union, UnionType) or len(members) < 2:
-        return []
-    words: list[str] = []
-    for member in members:
-        names = get_args(member) if get_origin(member) is Literal else _WORDS.get(member)
-        if get_origin(member) is Annotated:
-            kind, field = get_args(member)
-            limits = [
-                f"{text} {getattr(bound, key):g}"
-                for bound in field.metadata
-                for key, text in _LIMITS.items()
-                if hasattr(bound, key)
-            ]
-            names = (f"{_WORDS[kind][0]} {' and '.join(limits)}",)
-        if not names:
-            return []
-        words += names
-    return words
-
-
-def _no_member(words: list[str], value: Any) -> str:
-    *first, last = words
-    names = [word for word in words if " " not in word and word not in _WORDS[bool]]
-    advice = nearest(str(value), names, spell_out=False)
-    return f"expected {', '.join(first)} or {last}, got {value!r}{advice and '.' + advice}"

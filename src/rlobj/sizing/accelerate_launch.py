@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlobj.base.errors import ConfigError, Setting, reported
 from rlobj.base.files import parse_json
@@ -13,55 +13,30 @@ from rlobj.settings.layers import flattened
 _DTYPES = {"no": "float32", "bf16": "bfloat16"}
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 _OFFLOAD = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
-_UNUSED = (
-    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "ACCELERATE_GRADIENT_CLIPPING",
-    "ACCELERATE_DYNAMO_BACKEND",
-    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
-    "FSDP_OFFLOAD_PARAMS",
-)
-"""Variables of `accelerate launch` that no setting follows."""
-_NOTHING = ("", "0", "1", "no", "none", "false", "auto")
-"""Values that ask for nothing."""
-
-
-class Launched(NamedTuple):
-    """The options of `accelerate launch`.
-
-    Attributes:
-        settings: (value, option) of the settings that they stand for, by dotted name.
-        unused: the other options, as NAME=VALUE.
-    """
-
-    settings: dict[str, tuple[Any, str]]
-    unused: list[str]
-
-
-NOT_LAUNCHED = Launched({}, [])
-"""Of a process that `accelerate launch` has not started."""
+Launched = dict[str, tuple[Any, str]]
+"""(value, option of `accelerate launch`) of the settings that its options stand for."""
 
 
 def read_launch(environment: Mapping[str, str]) -> Launched:
-    """Read the options of `accelerate launch`; without it there are none.
+    """Read the options of `accelerate launch` that stand for settings; without it there are none.
 
     Args:
-        environment: of this process.
+        environment: the variables of this process.
 
     Raises:
         ConfigError: the DeepSpeed file cannot be read.
     """
     precision = environment.get("ACCELERATE_MIXED_PRECISION")  # it is always set
-    settings: dict[str, tuple[Any, str]] = {}
-    options: dict[str, Any] = {name: environment.get(name, "") for name in _UNUSED}
+    settings: Launched = {}
     if _on(environment, "ACCELERATE_USE_DEEPSPEED"):
         named = environment.get(_FILE, "none")
         file = {} if named == "none" else _deepspeed_file(named)
-        offload = file.pop("zero_optimization.offload_optimizer.device", environment.get(_OFFLOAD))
+        offload = file.get("zero_optimization.offload_optimizer.device", environment.get(_OFFLOAD))
         stage = environment.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
         if named != "none":
-            stage = str(file.pop("zero_optimization.stage", 0))
+            stage = str(file.get("zero_optimization.stage", 0))
             for dtype in ("fp16", "bf16"):
-                precision = dtype if file.pop(f"{dtype}.enabled", False) is True else precision
+                precision = dtype if file.get(f"{dtype}.enabled") is True else precision
         stage = "2" if stage == "auto" else stage
         if stage not in ("0", "2", "3"):
             raise ConfigError(
@@ -73,7 +48,6 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
         settings["training.strategy"] = (strategy, f"--use_deepspeed, stage {stage}")
         if offload == "cpu" and stage != "0":
             settings["training.offload"] = ("cpu", "--offload_optimizer_device cpu")
-        options |= file
     elif _on(environment, "ACCELERATE_USE_FSDP"):
         settings["training.strategy"] = ("fsdp2", "--use_fsdp")
         if _on(environment, "FSDP_ACTIVATION_CHECKPOINTING"):
@@ -83,12 +57,7 @@ def read_launch(environment: Mapping[str, str]) -> Launched:
     if precision:
         dtype = _DTYPES.get(precision, precision)
         settings["model.dtype"] = (dtype, f"--mixed_precision {precision}")
-    unused = [
-        f"{name.removeprefix('ACCELERATE_').lower()}={value}"
-        for name, value in options.items()
-        if str(value).lower() not in _NOTHING
-    ]
-    return Launched(settings, unused)
+    return settings
 
 
 def _on(environment: Mapping[str, str], name: str) -> bool:

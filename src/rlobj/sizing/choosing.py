@@ -16,7 +16,7 @@ from rlobj.data.sources import place_of
 from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import PLAIN, RunConfig
-from rlobj.sizing.accelerate_launch import NOT_LAUNCHED, Launched
+from rlobj.sizing.accelerate_launch import Launched
 from rlobj.sizing.fitting import Choice, choose, is_open, with_settings
 from rlobj.sizing.sizes import GIB, Cards, Size
 from rlobj.sizing.workload import STEP, decode_steps
@@ -35,7 +35,7 @@ def choose_settings(
     config: RunConfig,
     size: Size | None,
     cards: Cards | None,
-    launch: Launched = NOT_LAUNCHED,
+    launch: Launched | None = None,
     stored: Mapping[str, Any] | None = None,
     unknown: str = "",
 ) -> list[Choice]:
@@ -65,7 +65,7 @@ def choose_settings(
 
     before = flattened(stored or {})
     take(Choice(name, before[name], "") for name in _KEPT if before.get(name, "auto") != "auto")
-    for name, (value, option) in launch.settings.items():
+    for name, (value, option) in (launch or {}).items():
         if stored is None or name != "model.dtype":
             take([Choice(name, value, f"accelerate launch {option}")])
     if (dtype := settled(config, made).model.dtype) not in ("auto", "float32", "bfloat16"):

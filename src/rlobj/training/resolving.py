@@ -208,8 +208,6 @@ def _choices(
         if comm.rank == 0:
             resumed = request.resumed and is_run(request.path)
             stored = read_settings(request.path) if resumed else None
-            if launch.unused:
-                logger.warning("accelerate launch: rlobj does not use %s", ", ".join(launch.unused))
             if model is not None:
                 size = Size.of(model, config.model.lora)
             elif here or cards is not None:

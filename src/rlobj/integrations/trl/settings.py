@@ -93,13 +93,14 @@ def read_run(
         objective = load_preset(objective)
     preset = dict(objective.config) if isinstance(objective, Preset) else {}
     training = preset.get("training") or {}
-    run = RunConfig(
-        preset=str(name) if preset else None,
-        columns={**(preset.get("columns") or {}), **(columns or {})},
-        scores=merge(preset.get("scores") or {}, scores or {}),
-        training={"selection": selection or training.get("selection", "current")},
-        output=output or {},
-    )
+    given: dict[str, Any] = {
+        "preset": str(name) if preset else None,
+        "columns": {**(preset.get("columns") or {}), **(columns or {})},
+        "scores": merge(preset.get("scores") or {}, scores or {}),
+        "training": {"selection": selection or training.get("selection", "current")},
+        "output": output or {},
+    }
+    run = RunConfig(**given)
     if isinstance(objective, Preset):
         require_scores(run.scores, objective.objective.read_scores)
     refuse_recorded(run.columns)
