@@ -162,6 +162,7 @@ def test_offline_error_names_every_candidate_and_the_expected_file(offline):
     text = str(caught.value)
     for source in BENCHMARKS["aime24"].candidates:
         assert f"\n  {source}: " in text
+    assert "\nHF_ENDPOINT=URL in the environment" in text
     assert text.endswith(
         "Without the hub: RLOBJ_DATA_DIR=DIR, a folder with aime24.jsonl (or "
         ".parquet, .json, .csv) with the columns problem and answer, or a folder aime24/ with "

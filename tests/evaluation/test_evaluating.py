@@ -169,7 +169,7 @@ def test_error_says_why_the_model_cannot_answer_and_what_to_ask_instead(policy, 
         with pytest.raises(ConfigError) as caught:
             rlobj.evaluate("embedded", of_the_embedded_policy, n=1, data_dir=tmp_path)
         assert "characters that its tokenizer does not know" in str(caught.value)
-        assert "Without on=NAMES, its own problems are asked." in str(caught.value)
+        assert "or set template=TEXT" in str(caught.value)
 
 
 def test_a_callback_receives_the_events_in_order_or_notes_are_logged(policy, caplog) -> None:

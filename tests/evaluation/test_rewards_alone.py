@@ -145,4 +145,3 @@ def test_rewards_are_compared_where_both_sides_have_one() -> None:
     assert found.only_b == ("c",)
     assert found.means == pytest.approx((found.difference + 1, 1.0))
     assert found.flips == ()
-    assert found.bounds == (found.difference, found.difference)

@@ -68,8 +68,6 @@ class Comparison:
         p_value: of equally good models, two-sided.
         interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
         only_a: ids of problems that only A answered, left out; only_b: only B.
-        bounds: the difference if undecided responses of A are wrong and those of B right, and the
-            other way round.
         regraded: the problems of both sides, if one is the other graded again; else none.
     """
 
@@ -80,7 +78,6 @@ class Comparison:
     interval: estimators.Interval
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
-    bounds: tuple[float, float]
     regraded: tuple[tuple[GradedProblem, GradedProblem], ...] = field(repr=False, compare=False)
 
     @property
@@ -106,7 +103,7 @@ class Comparison:
     @property
     def changes(self) -> tuple[Change, ...]:
         """Problems with d_i ≠ 0, largest difference first."""
-        changes = (change for change in self.compared if change.difference)
+        changes = filter(attrgetter("difference"), self.compared)
         return tuple(sorted(changes, key=lambda change: -abs(change.difference)))
 
     @property
@@ -149,11 +146,6 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
             )
     compared = [Change(p.problem.id, p.value(says_right), q.value(says_right)) for p, q in pairs]
     differences = [change.difference for change in compared]
-    mean = sum(differences) / len(pairs)
-    open_a, open_b = (
-        sum(problem.undecided / len(problem.grades) for problem in side) / len(pairs)
-        for side in zip(*pairs, strict=True)
-    )
     texts, others = (
         [(name, r.id, r.text) for name, p in of.items() for r in p.responses]
         for of in (left, right)
@@ -165,7 +157,6 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         *estimators.sign_flip_test(differences, largest=1 if says_right else math.inf),
         only_a=tuple(name for name in left if name not in right),
         only_b=tuple(name for name in right if name not in left),
-        bounds=(mean - open_b * says_right, mean + open_a * says_right),
         regraded=tuple(pairs) if says_right and texts == others else (),
     )
 
@@ -315,7 +306,7 @@ def _regraded(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _notes(comparison: Comparison) -> list[str]:
     """What the row of a comparison does not say."""
-    name, (low, high) = comparison.benchmark, comparison.bounds
+    name = comparison.benchmark
     better, worse = (sum(sign * d > 0 for d in comparison.differences) for sign in (1, -1))
     flips = [flip.difference > 0 for flip in comparison.flips]
     notes = [
@@ -329,11 +320,6 @@ def _notes(comparison: Comparison) -> list[str]:
             notes.append(f"{name}: {len(ids):,} left out, only {side} answered {_named(ids)}.")
     if len(set(comparison.differences)) == 1:
         notes.append(f"{name}: all differences are equal, so there is no interval. p stands alone.")
-    if low < high:
-        notes.append(
-            f"{name}: undecided responses count as wrong. If only those of A did, A − B would be "
-            f"{number(low, True, '+')}; if only those of B did, {number(high, True, '+')}."
-        )
     return notes
 
 

@@ -321,15 +321,11 @@ class _Evaluation:
         longest, count = max(map(len, prompts)), len(prompts)
         unread = sum(engine.unknown in prompt for prompt in prompts)
         if unread == count:
-            own = ("Without ", Argument("on", "NAMES"), ", its own problems are asked. ")
             raise ConfigError(
                 f"{self._spec.source.name} cannot answer {name}: every prompt has characters that "
-                "its tokenizer does not know, in the problem or in the text around it, ",
+                "its tokenizer does not know, in the problem or in the text around it. Name other "
+                "problems or another model, or set ",
                 Argument("template", "TEXT"),
-                ". ",
-                *(own if "data" in self._spec.source.layer[1] else ()),
-                "Otherwise name another model, or a file with problems that fit: ",
-                Argument("on", "FILE"),
             )
         if unread:
             doubt = f"{unread} of {count} prompts have characters unknown to the tokenizer"
