@@ -131,8 +131,7 @@ class Session:
             parallel.backward(loss * factor, last=index + 1 == most)
         norm = parallel.step(apply)
         rate = self.optimizer.param_groups[0]["lr"]
-        kept = sum(int((weights != 0).sum()) for weights in plan.weights)
-        return {"loss": float(comm.sum(total)), "norm": norm, "rate": rate, "tokens": kept}
+        return {"loss": float(comm.sum(total)), "norm": norm, "rate": rate}
 
     def weights(self) -> dict[str, Tensor]:
         named = self.model.named_parameters()

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, metrics, optimizer_of, same, weights
+from runs import distance, metrics, optimizer_of
 from tiny import tiny_config
 from torch import Tensor
 
-import rlobj
 from rlobj import RunError, TokenBatch, read_tables
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.sampler_metrics import sampler_gap
@@ -188,12 +187,6 @@ def test_scores_are_compared_with_what_the_first_update_scored(policy, tmp_path)
     assert done.line["score/reference/gap"] == pytest.approx(0, abs=1e-6)
 
 
-def test_a_gap_of_fresh_samples_stops_the_run_in_the_first_update(policy, tmp_path):
-    config = config_of(policy, sampling={"max_logprob_gap": 0.05})
-    with pytest.raises(RunError, match="the sampler does not sample from the policy"):
-        step(config, tmp_path / "run")
-
-
 def test_a_log_prob_that_the_sampler_does_not_know_is_refused(policy, tmp_path):
     calls: list[int] = []
 
@@ -256,18 +249,3 @@ def test_ratios_of_stale_samples_refer_to_the_weights_that_sampled(policy, tmp_p
     fresh, *stale = ratios["sampler"]
     assert fresh == pytest.approx(1.0, abs=1e-4)
     assert min(stale) > 1.001
-
-
-def test_a_run_continues_exactly_and_may_go_back_to_the_policys(policy, tmp_path):
-    long = {"steps": 4, "passes": 2, "learning_rate": 1e-3}
-    run_training(config_of(policy, training=long, **ALWAYS), tmp_path / "whole")
-    run_training(config_of(policy, training={**long, "steps": 2}, **ALWAYS), tmp_path / "cut")
-    rlobj.resume(tmp_path / "cut", settings={"training.steps": 4})
-    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
-    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
-    assert all(line["train/skipped_updates"] == 0 for line in metrics(tmp_path / "whole"))
-    other = {"training.steps": 5, "training.old_logprobs": "policy"}
-    rlobj.resume(tmp_path / "cut", settings=other)
-    written = (tmp_path / "cut" / "config.resolved.yaml").read_text()
-    assert "old_logprobs: policy" in written
-    assert "old_logprobs: sampler" in (tmp_path / "whole" / "config.resolved.yaml").read_text()

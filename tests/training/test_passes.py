@@ -14,11 +14,9 @@ from tiny import tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError
-from rlobj.runs.tables import read_tables
 from rlobj.scoring import score_samples
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import RunConfig
-from rlobj.training import run_training
 from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.rollouts.rollout import Rollout
@@ -101,24 +99,6 @@ def test_passes_make_the_updates_of_a_plain_loop(policy, tmp_path, preset, passe
     phases = len(config.objective.phases)
     assert line["policy/ratio_max"] > 1
     assert trainer.learner.state["update"] == 2 * phases * passes
-
-
-@pytest.mark.parametrize("preset", ["dapo-loss", "lopti"])
-def test_each_pass_is_recorded_and_replayed_by_itself(policy, tmp_path, preset):
-    config = config_of(policy, preset, training={"steps": 2}, output={"tables_every": 1})
-    run_training(config, tmp_path / "run")
-    updates = list(read_tables(tmp_path / "run"))
-    phases = len(config.objective.phases)
-    assert [u.update for u in updates if u.step == 1] == list(range(1, 4 * phases + 1))
-    first, again = vars(updates[0].table), vars(updates[2 * phases].table)
-    assert torch.equal(first["ids"], again["ids"])
-    assert torch.equal(first["old_logprobs"], again["old_logprobs"])
-    assert not torch.equal(first["logprobs"], again["logprobs"])
-    found = rlobj.replay(tmp_path / "run", {"same": config.resolved_objective()})
-    own = [u.table.decided.sum() for u in updates if u.objective == updates[0].objective]
-    assert found.reproduced == found.population == sum(own)
-    recorded, replayed = found.objectives.to_pylist()
-    assert replayed["gradient"] == pytest.approx(recorded["gradient"])
 
 
 def test_the_embedded_profile_limits_updates_and_passes_together():

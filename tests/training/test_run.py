@@ -406,30 +406,6 @@ def test_two_runs_of_one_second_have_their_own_folders(tmp_path, monkeypatch):
     assert len(set(folders)) == 20
 
 
-# Code that leaves the folder.
-
-LEAVES = """
-import os
-def score(response, answer, **columns):
-    os.chdir("/")
-    return {"reward": float(response == answer), "correct": response == answer}
-"""
-
-
-@pytest.mark.parametrize("out", ["there/run", None])
-def test_a_reward_that_changes_the_folder_does_not_move_the_run(out, tmp_path):
-    Path("mine.py").write_text(LEAVES)
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    settings = {**QUICK, **ROWS_TEMPLATE, "checkpoint.every": 1, "output.tables_every": 1}
-    settings |= {"evaluation.every": 1, "data.test": "rows.jsonl", "evaluation.samples": 1}
-    given = {"data": "rows.jsonl", "reward": "mine.py:score", "model": "embedded"}
-    result = rlobj.train("grpo", out=out, settings=settings, **given)
-    assert Path.cwd() == tmp_path  # as it was before the training
-    found = {name: len([*result.path.glob(f"{name}/*")]) for name in ("checkpoints", "tables")}
-    assert found == {"checkpoints": 2, "tables": 2}
-    assert rlobj.resume(result.path, settings={"training.steps": 3}, trust=True).steps == 3
-
-
 # Several processes.
 
 

@@ -328,22 +328,6 @@ def test_problems_without_answers_are_enough_for_a_teacher_alone(policy, teacher
     assert not line["diagnosis/findings"]
 
 
-@pytest.mark.slow
-def test_a_rank_without_responses_scores_with_the_others(policy, teacher, tmp_path):
-    scores = {"teacher": {"run": str(teacher)}, **LAGS["scores"]}
-    objective = {"shape": "teacher_gap + 0.1 * slow_gap + 0.1 * lag_gap", "surrogate": "reinforce"}
-    sampling = {"prompts_per_step": 1, "group_size": 1}
-    training = {"steps": 2, "learning_rate": 5e-3}
-    config = config_of(policy, scores, objective=objective, sampling=sampling, training=training)
-    run_training(config, tmp_path / "one")
-    file = write_config(config, tmp_path / "config.yaml")
-    ranks(["train", "--config", file, "--model", policy, "--out", tmp_path / "two"], 2)
-    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
-    for before, after in zip(one, two, strict=True):
-        assert after["score/teacher/gap"] == pytest.approx(before["score/teacher/gap"], abs=1e-6)
-        assert after["loss/policy"] == pytest.approx(before["loss/policy"], abs=1e-6)
-
-
 def test_a_run_from_another_takes_another_teacher_and_reads_no_file_that_it_names(
     policy, teacher, tmp_path
 ):

@@ -150,23 +150,6 @@ def test_a_grader_that_fails_ends_sampling_and_the_call():
             grading.finish([[sample("x")]])
 
 
-def test_a_grader_that_hangs_does_not_keep_an_interrupted_program():
-    code = """
-import time
-from rlobj.data import Problem
-from rlobj.samplers import Response
-from rlobj.training.rollouts.grading import Grading
-class Hangs:
-    batched = False
-    def score(self, responses, problems): time.sleep(1000)
-with Grading(Hangs(), [Problem("p", "", "")]) as grading:
-    grading.done(0, [Response([1], [2], [0.0], "", "stop", 0)])
-    time.sleep(0.1)
-    raise KeyboardInterrupt
-"""
-    assert "KeyboardInterrupt" in forked.run(["-c", code], timeout=100).stderr
-
-
 def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

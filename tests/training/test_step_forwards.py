@@ -135,17 +135,6 @@ def test_the_proxy_has_the_threshold_temperature_and_policy_of_its_penalty(
     assert same < 1e-5 < other
 
 
-def test_a_gate_on_the_distance_to_the_reference_has_the_reference_scored(policy, tmp_path):
-    gate = {"kind": "gate", "of": "abs(ref_gap).mean()", "target": 0.5, "on": 1.1}
-    config = tiny_config(
-        policy, "stare", objective={"controllers": {"W": gate}}, training={"steps": 1}
-    )
-    with open_trainer(config, tmp_path / "run") as trainer:
-        run_step(trainer)
-        memory = trainer.learner.state["W"]
-    assert memory == {"value": 1.1, "measured": pytest.approx(0, abs=1e-5)}
-
-
 def synced(rank: int, size: int, folder: str) -> None:
     """Each backward pass of two steps: whether it is the last, and the exchanges that it makes."""
     training = {"steps": 2, "updates_per_step": 2, "micro_batch_tokens": 100}

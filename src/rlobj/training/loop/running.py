@@ -76,7 +76,6 @@ def run_steps(request: RunRequest, inputs: CallerInputs) -> TrainingResult:
     """Open the run, and make its steps as `run_training`."""
     start = time.perf_counter()
     with (
-        contextlib.chdir("."),  # a reward may have changed it
         Interrupts() as interrupts,
         open_run(request, inputs) as trainer,
         noted(trainer),
