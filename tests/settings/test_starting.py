@@ -40,10 +40,8 @@ def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be
     refuse_senseless(compose("dapo"))
 
 
-def test_doubts_are_about_high_learning_rates_and_stale_samples() -> None:
+def test_doubts_are_about_stale_samples() -> None:
     assert [doubt for name in preset_names() for doubt in doubts(compose(name))] == []
-    [high] = doubts(grpo(training={"learning_rate": 0.02}))
-    assert high.startswith("training.learning_rate=0.02 is far above")
     [stale] = doubts(grpo(sampling={"async_depth": 1}))
     assert stale.startswith("sampling.async_depth=1 without objective.mismatch")
     of_sampler = {"training": {"old_logprobs": "sampler"}}
@@ -67,17 +65,6 @@ def test_limits_of_conversations_without_conversations_are_doubtful(
     expected = [f"nothing reads {each}: there are no conversations" for each in names]
     found = doubts(grpo(environment=given))
     assert [text.partition(" without")[0] for text in found] == expected
-
-
-def test_settings_of_whole_batches_without_whole_batches_are_doubtful() -> None:
-    def found(**dynamic: object) -> list[str]:
-        return [*doubts(grpo(sampling={"dynamic": dynamic}))]
-
-    for setting in ({"oversampling": 3}, {"oversampling": 0.5}, {"allow_fewer": True}):
-        [doubt] = found(**setting)
-        assert "no effect without whole_batches=true" in doubt
-        assert found(**setting, whole_batches=True) == []
-    assert found(max_batches=3) == []
 
 
 def test_a_template_with_a_backslash_and_an_n_is_doubtful() -> None:

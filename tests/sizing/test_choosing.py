@@ -190,12 +190,14 @@ def test_a_source_without_a_test_part_is_split(tmp_path, count, low, high, answe
     rewards = {} if answers else {"rewards": {"kind": "reward_model", "model": "a/judge"}}
     config = named(data={"source": str(file), "template": "{prompt}"}, **rewards)
     limited = named(data={"source": str(file), "template": "{prompt}", "limit": 20}, **rewards)
-    assert held_out_share(limited) == held_out_share(config)
-    made = held_out_share(config)
+    made, read = held_out_share(config)
+    assert held_out_share(limited)[0] == made
     data = settled(config, made).data
     held_out = load_problems(data, "test", answers=bool(answers)) if data.test_fraction else []
     assert low <= len(held_out) <= high
-    assert len(held_out) + len(load_problems(data, "train", answers=bool(answers))) == count
+    train = load_problems(data, "train", answers=bool(answers))
+    assert len(held_out) + len(train) == count
+    assert read == ({"train": train, "test": held_out} if held_out else {})
     assert (
         not held_out
         or f"{len(held_out)} of {count} problems are held out, as {file} is one file"

@@ -84,17 +84,18 @@ class UniqueProblems:
         self._answers: dict[str, str] = {}
         self._ids: set[str] = set()
 
-    def add(self, problem: Problem) -> None:
-        """Append a problem if its question is new; change its id if that is in use."""
+    def add(self, problem: Problem) -> Problem | None:
+        """Append and return a problem if its question is new; change its id if that is in use."""
         if problem.prompt in self._answers:
             self.repeated += 1
             self.disagreeing += self._answers[problem.prompt] != problem.answer
-            return
+            return None
         self._answers[problem.prompt] = problem.answer
         if problem.id in self._ids:
             problem = replace(problem, id=f"{problem.id}-{digest(problem.prompt)[:16]}")
         self._ids.add(problem.id)
         self.problems.append(problem)
+        return problem
 
 
 def known_problems(train: Sequence[Problem], test: Sequence[Problem]) -> str | None:

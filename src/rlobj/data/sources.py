@@ -263,10 +263,12 @@ def load_problems(
         problems = reader.problems(_checked(rows))
     else:
         problems = _problems(source, part, config, reader, fallback=fallback)
+    kept: list[Problem] = []
     for problem in problems:
-        if held_out is None or (place_of(problem) < config.test_fraction) == held_out:
-            unique.add(problem)
-        if len(unique.problems) == config.limit:
+        new = unique.add(problem)
+        if new and (held_out is None or (place_of(new) < config.test_fraction) == held_out):
+            kept.append(new)
+        if len(kept) == config.limit:
             break
     counts = {
         "left out %d rows with repeated questions": unique.repeated + reader.repeated,
@@ -276,11 +278,11 @@ def load_problems(
     for text, count in counts.items():
         if count:
             logger.warning(f"%s: {text}", source, count)
-    if not unique.problems:
+    if not kept:
         what = "a question and an answer" if answers else "a question"
         raise DataError(f"{source}: no problem with {what} in the {split} split.")
-    logger.info("%s: %d %s problems", source, len(unique.problems), split)
-    return unique.problems
+    logger.info("%s: %d %s problems", source, len(kept), split)
+    return kept
 
 
 def is_here(source: Any) -> bool:

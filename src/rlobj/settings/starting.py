@@ -10,10 +10,6 @@ from rlobj.rewards.functions import MAPPING
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import require_scores
 
-HIGHEST_LEARNING_RATE = 0.01
-"""AdamW moves each weight by about the learning rate in an update, and the weights of language
-models are about 0.02. A higher rate is warned about."""
-
 
 def refuse_senseless(config: RunConfig) -> None:
     """Check settings with which a run would learn nothing, or end at its first long response.
@@ -94,19 +90,12 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
 
 def doubts(config: RunConfig) -> Iterator[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
-    rate = config.training.learning_rate
-    depth, dynamic = config.sampling.async_depth, config.sampling.dynamic
+    depth = config.sampling.async_depth
     of_sampler, mismatch = config.training.old_logprobs == "sampler", config.objective.mismatch
     yield from unread_breaks(config)
     limits = config.environment.model_dump(exclude_defaults=True)
     if limits and not config.environment.active:
         yield unread_environment(limits)
-    if rate > HIGHEST_LEARNING_RATE:
-        yield (
-            f"training.learning_rate={rate:g} is far above what trains a language model: an update "
-            f"moves each weight by about this much. Expected at most {HIGHEST_LEARNING_RATE:g}; "
-            "1e-6 to 1e-5 is usual, and 1e-5 to 1e-3 with LoRA"
-        )
     if of_sampler and mismatch is not None:
         yield Message(
             f"objective.mismatch ({mismatch.kind}) has no effect with training.old_logprobs="
@@ -121,17 +110,6 @@ def doubts(config: RunConfig) -> Iterator[str]:
             "are used without a correction; use ",
             Setting("objective.mismatch", "{kind: truncate}"),
         )
-    if dynamic is not None:
-        if not dynamic.whole_batches and (dynamic.oversampling != 1 or dynamic.allow_fewer):
-            yield (
-                "sampling.dynamic.oversampling and allow_fewer have no effect without "
-                "whole_batches=true"
-            )
-        if config.objective.scores_alone:
-            yield (
-                "sampling.dynamic has no effect: the objective learns from a score or from turns, "
-                "also in groups whose rewards are all equal"
-            )
     for name in config.scores:
         if name not in config.objective.read_scores:
             yield f"scores.{name} is not computed: the objective does not read it"

@@ -5,30 +5,25 @@ accelerate launch -> engine -> what fits the GPUs -> the values of a CPU
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting
-from rlobj.data import load_problems
+from rlobj.data import Problem, load_problems
 from rlobj.data.sources import place_of
 from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.sizing.accelerate_launch import Launched
 from rlobj.sizing.fitting import Choice, choose, is_open, with_settings
-from rlobj.sizing.sizes import GIB, Cards, Size
+from rlobj.sizing.sizes import Cards, Size
 from rlobj.sizing.workload import STEP, decode_steps
-
-logger = logging.getLogger(__name__)
 
 _KEPT = ("model.dtype", "data.test_fraction", "sampling.engine", *PLAIN)
 """Settings that a resumed run has from its beginning."""
 _SHARE, _HELD_OUT = 0.05, 256
 """Share of the problems that is held out by default, and the largest number of them."""
-_ALIKE = 0.95
-"""Cards with at least this share of the largest one's memory are equal."""
 
 
 def choose_settings(
@@ -112,8 +107,12 @@ def _engine(config: RunConfig, cards: Cards | None) -> Choice:
     return Choice("sampling.engine", "transformers", why)
 
 
-def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
+def held_out_share(
+    config: RunConfig, *, rows: bool = False
+) -> tuple[list[Choice], dict[str, list[Problem]]]:
     """What `data.test_fraction` is if it is auto: a share of a source without a test part.
+
+    The problems that were read for it are returned too, by the name of their split.
 
     Args:
         config: the run.
@@ -123,29 +122,33 @@ def held_out_share(config: RunConfig, *, rows: bool = False) -> list[Choice]:
         DataError: the source cannot be read.
     """
     if config.data.test_fraction != "auto":
-        return []
+        return [], {}
     none = [Choice("data.test_fraction", 0.0, "")]
     data = settled(config, none).data
     if rows or data.test is not None or not config.evaluation.every or config.model.name is None:
-        return none
+        return none, {}
     try:
-        load_problems(data, "test", answers=config.rewards.needs_answers)
-        return none
+        return none, {"test": load_problems(data, "test", answers=config.rewards.needs_answers)}
     except DataError as error:
         why = str(error).partition(". ")[0]
     every = data.model_copy(update={"limit": None})  # which counts what the split leaves
     problems = load_problems(every, "train", answers=config.needs_answers)
-    places = sorted(map(place_of, problems))
+    places = list(map(place_of, problems))
     most = min(int(_SHARE * len(places)), _HELD_OUT)
-    share = math.floor(1e6 * places[most]) / 1e6
-    held_out = [problem for problem in problems if place_of(problem) < share]
+    share = math.floor(1e6 * sorted(places)[most]) / 1e6
+    held_out = [one for one, place in zip(problems, places, strict=True) if place < share]
     if {one.source for one in held_out} != {one.source for one in problems}:
-        return none  # some of each of several sources, or nothing
+        return none, {}  # some of each of several sources, or nothing
     reason = (
         f"{len(held_out)} of {len(problems)} problems are held out, as {why}. To evaluate on a "
         "benchmark: data.test=math500; on nothing: evaluation.every=0"
     )
-    return [Choice("data.test_fraction", share, reason)]
+    read: dict[str, list[Problem]] = {}
+    alike = config.needs_answers == config.rewards.needs_answers
+    if alike and isinstance(data.source, str):  # else the two parts are read in different ways
+        rest = [one for one, place in zip(problems, places, strict=True) if place >= share]
+        read = {"train": rest[: data.limit], "test": held_out[: data.limit]}
+    return [Choice("data.test_fraction", share, reason)], read
 
 
 def smallest_cards(devices: Sequence[tuple[str, int] | None]) -> Cards | None:
@@ -156,11 +159,4 @@ def smallest_cards(devices: Sequence[tuple[str, int] | None]) -> Cards | None:
     """
     if not (cards := [card for card in devices if card is not None]):
         return None
-    least = min(size for _, size in cards)
-    if least < _ALIKE * max(size for _, size in cards):
-        names = {f"{name} ({size / GIB:.1f} GiB)": None for name, size in cards}
-        logger.warning(
-            f"the processes have different GPUs, {' and '.join(names)}: what fits is estimated for "
-            "the smallest, and every step waits for the slowest"
-        )
-    return Cards(len(devices), least)
+    return Cards(len(devices), min(size for _, size in cards))

@@ -110,6 +110,7 @@ class ResolvedRun(RunRequest):
         cards: the GPUs of all processes; None = there are none.
         size: of its model, where something depends on it; None = nothing does, or not known.
         here: nothing is fetched from the hub, as in a dry run.
+        read: the problems that have been read already, by the name of their split.
     """
 
     inputs: CallerInputs = field(default_factory=CallerInputs)
@@ -117,6 +118,7 @@ class ResolvedRun(RunRequest):
     cards: Cards | None = None
     size: Size | None = None
     here: bool = False
+    read: Mapping[str, list[Problem]] = field(default_factory=dict)
 
     @property
     def chosen(self) -> str:
@@ -136,7 +138,10 @@ class ResolvedRun(RunRequest):
         config, inputs = self.config, self.inputs
         data, rows, held_out = config.data, inputs.passed("data"), inputs.passed("eval_on")
         rows = None if rows is None else list(rows)
-        train = load_problems(data, "train", rows, answers=config.needs_answers)
+        read, graded = self.read, config.rewards.needs_answers
+        train = read.get("train") or load_problems(
+            data, "train", rows, answers=config.needs_answers
+        )
         if not config.evaluation.every or (self.here and not is_here(data.test)):
             return Problems(train, [], "")
         if rows is not None and held_out is None:
@@ -144,7 +149,7 @@ class ResolvedRun(RunRequest):
             if held_out is None and data.test is None:
                 return Problems(train, [], " (no test problems were given)")
         try:
-            test = load_problems(data, "test", held_out, answers=config.rewards.needs_answers)
+            test = read.get("test") or load_problems(data, "test", held_out, answers=graded)
         except DataError as error:
             if held_out is not None or data.test is not None or data.test_fraction:
                 raise
@@ -181,12 +186,15 @@ def resolve(
 
     size, choices = _choices(request, hardware, inputs.passed("model"), here=here)
     config = settled(request.config, choices)
+    read: dict[str, list[Problem]] = {}
     if not here or is_here(config.data.source):
-        choices += held_out_share(config, rows=inputs.passed("data") is not None)
+        share, read = held_out_share(config, rows=inputs.passed("data") is not None)
+        choices += share
         config = settled(config, choices)
     asked = {**vars(request), "config": config}
+    cards = hardware.cards
     return ResolvedRun(
-        **asked, inputs=inputs, choices=choices, cards=hardware.cards, size=size, here=here
+        **asked, inputs=inputs, choices=choices, cards=cards, size=size, here=here, read=read
     )
 
 

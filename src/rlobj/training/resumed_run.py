@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,9 @@ from rlobj.settings.layers import Layer, flattened, merged, origins
 from rlobj.settings.presets import difference
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.training import learning_rate
 from rlobj.settings.trust import trusted_config
 from rlobj.training.new_run import prepared
 from rlobj.training.resolving import RunRequest
-
-logger = logging.getLogger(__name__)
 
 
 def open_resumed(
@@ -101,16 +96,3 @@ def _require_same_objects(
                 f"{run} was started with another {name}: {path} is {before!r}, and would be "
                 f"{now!r}. A run is resumed with what it was started with"
             )
-
-
-def warn_of_more_steps(run: RunRequest) -> None:
-    """Say that the learning rate rises again, if a change of the steps makes it rise."""
-    training = run.config.training
-    if "training.steps" not in origins(run.layers) or training.schedule == "constant":
-        return
-    before = [line.get("train/learning_rate") or math.inf for line in run.history()[-1:]]
-    if any(learning_rate(training, run.done) > rate for rate in before):
-        logger.warning(
-            f"training.schedule is {training.schedule} and now covers {training.steps} steps, so "
-            "the learning rate increases now and then decreases again"
-        )

@@ -30,7 +30,7 @@ from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.new_run import check_functions, open_new
 from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
-from rlobj.training.resumed_run import open_resumed, warn_of_more_steps
+from rlobj.training.resumed_run import open_resumed
 
 if TYPE_CHECKING:
     from rlobj.training.loop.result import TrainingResult
@@ -240,7 +240,6 @@ def _train(
         from rlobj.training.loop.running import run_steps
 
         with saying_how_to_go_on(request):
-            warn_of_more_steps(request)
             result = run_steps(request, dataclasses.replace(inputs, callbacks=listeners))
     for callback in listeners:
         callback.ended(result)
