@@ -8,7 +8,6 @@ import pytest
 from screens import printed
 
 import rlobj
-from rlobj.base.errors import ConfigError
 from rlobj.base.yaml import dump_yaml, load_yaml
 
 CODE = """
@@ -220,21 +219,6 @@ def test_code_of_the_folder_of_an_evaluation_is_imported_only_with_trust() -> No
     printed("eval", "regrade", "own", "--reward", "code.py:score")
     assert imported()
     printed("eval", "regrade", "own", "--trust")
-    assert imported()
-
-
-@pytest.mark.slow
-def test_python_imports_in_the_same_way(run: str) -> None:
-    for refused in (
-        lambda: rlobj.resume(run, settings={"training.steps": 2}),
-        lambda: rlobj.train(from_run=run, out="new"),
-        lambda: rlobj.evaluate(run, n=1, limit=2),
-    ):
-        with pytest.raises(ConfigError, match=r"code\.py:score.*add trust=True"):
-            refused()
-    assert "collapse" in rlobj.diagnose(run).runs[0].checked
-    assert not imported()
-    assert rlobj.resume(run, settings={"training.steps": 2}, trust=True).steps == 2
     assert imported()
 
 

@@ -108,10 +108,3 @@ def test_other_responses_than_the_planned_ones_are_an_error(tmp_path: Path) -> N
 
     with pytest.raises(ValueError, match="its responses have other ids or lengths"):
         trainer(Other, config(tmp_path), objective="dapo-loss", record=False).train()
-
-
-def test_a_loop_that_does_not_say_its_batches_is_an_error(tmp_path: Path) -> None:
-    one = trainer(ObjectiveTrainer, config(tmp_path), objective="stapo", record=False)
-    one.model.train()
-    with pytest.raises(RunError, match="did not call get_batch_samples"):
-        one._prepare_inputs([{"prompt": "1+1="}])

@@ -61,14 +61,10 @@ def kill_tree(process: int) -> None:
                 kill(target, signal.SIGKILL)
 
 
-def signal_name(number: int) -> str:
-    """The name of a signal, such as SIGKILL; those for real time have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def ending(code: int) -> str:
     """How a process with this exit code ended: the name of a signal, or `the exit status 3`."""
-    return signal_name(-code) if code < 0 else f"the exit status {code}"
+    if code >= 0:
+        return f"the exit status {code}"
+    with contextlib.suppress(ValueError):  # signals for real time have no name
+        return signal.Signals(-code).name
+    return f"signal {-code}"

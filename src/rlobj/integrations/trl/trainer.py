@@ -168,8 +168,6 @@ class ObjectiveMixin(_Trainer):
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
         progress, first, steps = self._progress, self._step, self.args.steps_per_generation
         batches, progress.batches = progress.batches, []
-        if not batches:
-            raise RunError("the training loop did not call get_batch_samples for these inputs")
         inputs, rollouts, rewards = [], [], []
         try:
             for step, batch in enumerate(batches, first):
