@@ -13,6 +13,7 @@ from custom_rewards import graded, opened, problems, reasons
 
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.data import Problem
 from rlobj.rewards import Custom
 
 
@@ -246,3 +247,25 @@ def test_settings_reach_a_function_that_is_passed_from_python_and_runs_here(tmp_
     result = rlobj.train("grpo", data=ROWS, reward=seen_here, out=out, settings=settings)
     assert SEEN == [2, 16]  # the check, and all of a step at once
     assert result.history[-1]["reward/undecided"] == 0
+
+
+COUNTS = """
+import os
+
+def count(response, answer, note):
+    with open(note, "a") as file:
+        file.write(response)
+    if response == "b":
+        os._exit(3)
+    return 1
+"""
+
+
+def test_a_call_that_ended_its_process_is_not_made_again_nor_those_before_it(tmp_path):
+    note, file = tmp_path / "note", tmp_path / "counts.py"
+    file.write_text(COUNTS)
+    asked = [Problem(str(n), "?", "x", {"note": str(note)}) for n in range(4)]
+    with Custom(target=f"{file}:count").open() as grader:
+        graded = grader.score([*"abca"], asked)
+    assert note.read_text() == "abca"
+    assert [grade.reason for grade in graded] == ["custom", "crash", "custom", "custom"]

@@ -109,8 +109,8 @@ def test_a_pool_that_is_closed_starts_no_process():
     numbers = pool.map(lambda worker, value: worker.ask("echo", value), [*range(5)])
     assert numbers == [*range(5)]
     pool.close()
-    with pytest.raises(RunError, match="are closed"):
-        pool.call("echo", 1, seconds=60)
+    with pytest.raises(RunError, match="are closed"), pool.worker() as worker:
+        worker.ask("echo", 1, seconds=60)
 
 
 def test_old_failures_are_forgotten(monkeypatch):

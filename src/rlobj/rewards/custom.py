@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rlobj.data import Problem
 
 _DAY = 86_400.0
-_QUICK = 64
-"""Calls of a plain function that are sent at once; slow ones are made one by one."""
 
 
 class Custom(Reward):
@@ -135,22 +133,22 @@ class _InProcess:
     def outcomes(self, calls: Sequence[Call]) -> Iterator[Outcome]:
         """Make the calls; what became of each, in their order.
 
-        Each call has a seed, so what the function draws does not depend on the calls beside it. If
-        the process gives no reply about several calls, each is made alone: one of them is at fault.
+        Each call has a seed, so what the function draws does not depend on the calls beside it. The
+        call that was running when the process ended is not made again. Of an `async` function,
+        several may have been; each is made again, alone.
         """
         left = [call._replace(seed=random.getrandbits(63)) for call in calls]
-        size = len(calls) if self._is_async else _QUICK
-        # Calls of an async function keep their deadlines themselves, unless one blocks all.
-        seconds = self._deadline * 1.25 + 0.1 if self._is_async else self._deadline
+        alone = False
         while left:
-            rounds = math.ceil(min(size, len(left)) / self._concurrency) if self._is_async else 1
+            made = list[Outcome]()
+            asked = left[:1] if alone else left
             try:
-                made = self._made(left[:size], seconds * rounds)
+                self._make(asked, made)
             except NoReply as error:
-                if size > 1 and len(left) > 1:
-                    size = 1
+                if self._is_async and len(asked) > 1:
+                    alone = True
                     continue
-                made = [Outcome((), error.reason, str(error), self._stood(error.stacks))]
+                made.append(Outcome((), error.reason, str(error), self._stood(error.stacks)))
             yield from made
             left = left[len(made) :]
 
@@ -158,17 +156,25 @@ class _InProcess:
         """End the process."""
         self._pool.close()
 
-    def _made(self, calls: Sequence[Call], seconds: float) -> list[Outcome]:
+    def _make(self, calls: Sequence[Call], made: list[Outcome]) -> None:
+        """Make calls, and append what became of each.
+
+        Raises:
+            NoReply: the process ended.
+        """
+        seconds = self._deadline
+        if self._is_async:  # it keeps the deadlines itself, unless one call blocks all
+            seconds = (seconds * 1.25 + 0.1) * math.ceil(len(calls) / self._concurrency)
         what = "The columns of a problem cannot be sent to the process of the reward"
         advice = (
             ". Use columns of numbers, texts and lists, or pass the function itself in Python: "
             "reward=FUNCTION"
         )
         errors = PicklingError, TypeError, AttributeError
-        with reported(ConfigError, what, *errors, advice=advice):
-            outcomes, printed = self._pool.call(calls, seconds=seconds)
-        print(printed, end="")
-        return outcomes
+        with self._pool.worker() as worker, reported(ConfigError, what, *errors, advice=advice):
+            for outcome, printed in worker.items(calls, seconds=seconds):
+                made.append(outcome)
+                print(printed, end="")
 
     def _stood(self, stacks: str) -> str:
         """The line of the function's file in which the process was when it ended."""

@@ -8,7 +8,6 @@ import copy
 import inspect
 import io
 import math
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,8 +21,6 @@ from rlobj.workers.worker import Failure
 _KEYS = ("reward", "correct", "columns", "feedback")
 MAPPING = '{"reward": 0.2, "correct": False}'
 """What a function returns to say whether a response is right, as an example in messages."""
-_TOGETHER = 0.05
-"""Seconds after which a process returns the outcomes of quick calls."""
 WRONG = "wrong"
 """The reason of a call that returned something that is no reward."""
 TURNS = "turns"
@@ -198,19 +195,14 @@ class NamedFunction:
         self._function = Function(function, target, **settings)
         self.opening = self._function.is_async, self._function.place
 
-    def answer(self, calls: Sequence[Call]) -> tuple[list[Outcome], str]:
-        """The outcomes of the first calls, and what the function printed.
-
-        A plain function makes no further call after some time, so that each has its deadline.
-        """
-        printed, outcomes = io.StringIO(), list[Outcome]()
-        end = math.inf if self._function.is_async else time.monotonic() + _TOGETHER
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            for outcome in self._function.outcomes([*map(copy.deepcopy, calls)]):
-                outcomes.append(outcome)
-                if time.monotonic() > end:
-                    break
-        return outcomes, printed.getvalue()
+    def answer(self, calls: Sequence[Call]) -> Iterator[tuple[Outcome, str]]:
+        """The outcome of each call, and what the function printed since the one before."""
+        outcomes = self._function.outcomes([*map(copy.deepcopy, calls)])
+        for _ in calls:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                outcome = next(outcomes)
+            yield outcome, printed.getvalue()
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

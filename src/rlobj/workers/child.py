@@ -4,7 +4,7 @@ It makes an object of one class, and answers questions with pairs:
 
     kind      value
     ready     its `opening`        once, when it is made
-    reply     what its method `answer` returned
+    reply     what its method `answer` returned; of a generator, each item as `(item,)`, then None
     failed    why it did not return: `memory`, or a kind such as `error: TypeError`
     error     text                 the object cannot be made, or a package cannot be imported
 
@@ -24,9 +24,11 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 if __name__ == "__main__":
@@ -76,22 +78,28 @@ def serve(connection: Connection[Any, Any]) -> None:
                 else:  # which has closed the connection
                     connection = Connection(descriptor)
             else:
-                connection.send(_answered(served, question, seconds))
+                for message in _answers(served, question, seconds):
+                    connection.send(message)
 
 
-def _answered(served: Any, question: Any, seconds: float) -> tuple[str, Any]:
-    """The kind and the value of the answer to a question."""
+def _answers(served: Any, question: Any, seconds: float) -> Iterator[tuple[str, Any]]:
+    """The kinds and the values of the answers to a question."""
     try:
         if seconds and hasattr(served, "prepare"):
             served.prepare(*question)
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        return "reply", served.answer(*question)
+        reply = served.answer(*question)
+        if isinstance(reply, GeneratorType):
+            for item in reply:
+                yield "reply", (item,)
+            reply = None
+        yield "reply", reply
     except MemoryError:
-        return "failed", "memory"
+        yield "failed", "memory"
     except ImportError as error:
-        return "error", f"{type(error).__name__}: {error}"
+        yield "error", f"{type(error).__name__}: {error}"
     except Exception as error:
-        return "failed", f"error: {type(error).__name__}"
+        yield "failed", f"error: {type(error).__name__}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 

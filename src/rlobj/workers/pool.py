@@ -83,11 +83,6 @@ class Pool:
                 self.slow -= slow
                 self._changed.notify_all()
 
-    def call(self, *question: Any, seconds: float) -> Any:
-        """The reply to a question; see `Worker.ask`."""
-        with self.worker() as worker:
-            return worker.ask(*question, seconds=seconds)
-
     def map(
         self, ask: Callable[[Worker, Question], Answer], questions: Sequence[Question]
     ) -> list[Answer]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -161,6 +161,17 @@ class Worker:
         if self._questions == self._recycle_after:
             self.start()
         return reply
+
+    def items(self, *question: Any, seconds: float) -> Iterator[Any]:
+        """The items of a reply that is a generator, each in this time; the errors are of `ask`."""
+        self.ready()
+        self._send(question)
+        try:
+            while (reply := self._hear(seconds)) is not None:
+                yield reply[0]
+        except BaseException:  # also if no more items are asked for: none must come later
+            self.kill()
+            raise
 
     def fork(self, connection: socket.socket) -> int:
         """Make a copy of the process, which answers on this connection; its process id.
