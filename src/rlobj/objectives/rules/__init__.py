@@ -34,6 +34,30 @@ from rlobj.objectives.rules.nodes import (
 from rlobj.objectives.rules.operators import NAMES
 from rlobj.objectives.rules.parsing import custom_rule, parse
 
+__all__ = [
+    "COLUMNS",
+    "NAMES",
+    "ColumnLevel",
+    "CustomRule",
+    "Expr",
+    "Let",
+    "Level",
+    "Number",
+    "NumberField",
+    "OwnColumns",
+    "Rule",
+    "RuleField",
+    "RuleList",
+    "Scope",
+    "outside",
+    "parse",
+    "read_let",
+    "read_number",
+    "read_rule",
+    "reading",
+    "score_columns",
+]
+
 _SCOPE: ContextVar[Scope | None] = ContextVar("_SCOPE", default=None)
 """What pydantic fields may read: they are validated without their objective."""
 
