@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 from rlobj.answers import vocabulary
@@ -106,6 +107,11 @@ _SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
 _COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
 
 
+def _decimal_degrees(run: re.Match[str]) -> str:
+    r"""Write 30^\circ 15' as 121/4\circ."""
+    return rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ"
+
+
 _REWRITES: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
     *(
         (mark, pattern.replace("VALUE", LISTS["value"]), new)
@@ -115,6 +121,11 @@ _REWRITES: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
         "^",
         r"\^\s*(?:\{((?:\s*\\prime\b)+\s*\}|'+\})|((?:\\prime\b)+))",
         lambda run: "'" * (run[0].count("prime") or run[0].count("'")),
+    ),
+    (
+        r"\circ",
+        r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?",
+        _decimal_degrees,
     ),
 ]
 _RULES = [(mark, re.compile(pattern), replacement) for mark, pattern, replacement in _REWRITES]
