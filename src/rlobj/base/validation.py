@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -51,7 +52,7 @@ class Model(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise InvalidFields(_problems(error, type(self), data)) from None
+            raise InvalidFields(_problems(error, type(self))) from None
 
     @classmethod
     def keys(cls) -> list[str]:
@@ -95,24 +96,23 @@ def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-def _problems(
-    error: ValidationError, model: type[Model], data: Mapping[str, Any]
-) -> list[tuple[str, str]]:
+def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str]]:
     unions = {
         field.alias or name
         for name, field in model.model_fields.items()
-        if any(get_origin(member) is Literal for member in get_args(field.annotation))
+        if get_origin(field.annotation) in (Union, UnionType)
+        and any(get_origin(member) is Literal for member in get_args(field.annotation))
     }
     problems: list[tuple[str, str]] = []
     for item in error.errors():
-        path = ".".join(str(part) for part in item["loc"])
+        name, *place = item["loc"] or ("",)
+        of_union = name in unions and bool(place)
+        if of_union:  # pydantic reports one mistake for each member, which it names
+            place = place[1:]
+        path = ".".join(str(part) for part in (name, *place))
         cause = item.get("ctx", {}).get("error")
-        name, _, member = path.partition(".")
-        if member and name in unions:  # pydantic reports one mistake for each member
-            if problems[-1:] and problems[-1][0] == name:
-                problems[-1] = (name, f"{item['msg']}; or {problems[-1][1]}")
-            else:
-                problems.append((name, f"{item['msg']}, got {data.get(name, item['input'])!r}"))
+        if of_union and problems[-1:] and problems[-1][0].partition(".")[0] == name:
+            problems[-1] = (problems[-1][0], f"{item['msg']}; or {problems[-1][1]}")
         elif isinstance(cause, InvalidFields):
             problems += [
                 (".".join(filter(None, (path, inner))), text) for inner, text in cause.problems
@@ -129,7 +129,9 @@ def _problems(
         elif item["type"] == "literal_error":
             literals = re.findall(r"'([^']*)'", item.get("ctx", {}).get("expected", ""))
             advice = nearest(str(item["input"]), literals, spell_out=False) if literals else ""
-            problems.append((path, f"{item['msg']}, got {item['input']!r}.{advice}"))
+            problems.append(
+                (path, f"{item['msg']}, got {item['input']!r}{advice and '.' + advice}")
+            )
         else:
             message = item["msg"].replace("a valid tuple", "a list in brackets")
             example = model.model_fields[path].default if path in model.model_fields else None
