@@ -198,7 +198,8 @@ def _inert_gaps(terms: Terms, expressions: Expressions) -> Iterator[str]:
         if isinstance(term, Mismatch):
             yield f"{symbol}: {_yaml(term)}: {why}, so every factor is 1"
     everywhere = {"sampler_gap": "it is 0", "sampler_known": "it is true"}
-    read = [(field, str(node)) for field, whole in expressions for node in whole.walk()]
-    for field, name in dict.fromkeys(read):
-        if name in everywhere:
-            yield f"{name} in {field}: {why}, so {everywhere[name]} everywhere"
+    for field, expression in expressions:
+        read = {str(node) for node in expression.walk()}
+        for name, value in everywhere.items():
+            if name in read:
+                yield f"{name} in {field}: {why}, so {value} everywhere"

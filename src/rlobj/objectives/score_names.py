@@ -45,29 +45,28 @@ def against_mistakes(
         terms: the surrogate and the penalties, by their place in the configuration.
         reward_kl: the score that the KL in the reward reads.
     """
-    against: dict[str, str | None] = {"reward_kl": reward_kl}
-    divergences = [term for term in terms.values() if isinstance(term, Divergence)]
-    for place, term in terms.items():
-        if isinstance(term, KL):
-            against[place] = term.score
-            if term.score not in (None, "reference") and "estimator" not in term.model_fields_set:
-                yield (
-                    f"{place}: a kl against '{term.score}' needs its estimator. k2 has the "
-                    "expected gradient of the reverse KL, k1 has none, and k3 grows exponentially "
-                    f"with the gap: {{kind: kl, against: {term.score}, estimator: k2}}"
-                )
-        elif isinstance(term, Divergence):
-            against[place] = term.against
-            same = [other for other in divergences if other.against == term.against]
-            if any(other.measure != term.measure for other in same):
-                yield (
-                    f"{place}: there is one divergence from '{term.against}'; give all its "
-                    "penalties the same settings of the divergence"
-                )
+    kls = {place: term for place, term in terms.items() if isinstance(term, KL)}
+    for place, kl in kls.items():
+        if kl.score not in (None, "reference") and "estimator" not in kl.model_fields_set:
+            yield (
+                f"{place}: a kl against '{kl.score}' needs its estimator. k2 has the expected "
+                "gradient of the reverse KL, k1 has none, and k3 grows exponentially with the gap: "
+                f"{{kind: kl, against: {kl.score}, estimator: k2}}"
+            )
+    against = {place: kl.score for place, kl in kls.items()} | {"reward_kl": reward_kl}
+    divergences = {place: term for place, term in terms.items() if isinstance(term, Divergence)}
+    against |= {place: term.against for place, term in divergences.items()}
+    for place, term in divergences.items():
+        same = [other for other in divergences.values() if other.against == term.against]
+        if any(other.measure != term.measure for other in same):
+            yield (
+                f"{place}: there is one divergence from '{term.against}'; give all its penalties "
+                "the same settings of the divergence"
+            )
     for place, name in against.items():
         readable = ("reference", *scores)
         if name not in (None, *readable):
-            others = ("old", "sampler") if isinstance(terms.get(place), KL) else ()
+            others = ("old", "sampler") if place in kls else ()
             yield (
                 f"{place}: there is no score '{name}'.{nearest(name, (*readable, *others))} "
                 f"Or declare it: scores: {{{name}: ...}}"

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+_DIGIT = 16  # bits of a key that one pass counts
 _LIMB = 30  # bits of a value that `exact_sum` adds at once; N < 2^33 values cannot overflow
 _LIMBS = 3  # of a float64; float32 needs two
 _PLACES, _OFFSET = 73, 1140  # a limb at place p < 73 counts 2^(30·p − 1140)
@@ -218,7 +219,7 @@ def from_keys(keys: Tensor) -> Tensor:
 
 
 def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None) -> int:
-    """The k-th smallest key over all ranks.
+    """The k-th smallest key over all ranks, found by counting digits from the highest one.
 
     For few keys of a single process, `kthvalue` gives the same key.
 
@@ -228,17 +229,32 @@ def kth_smallest(keys: Tensor, k: int, comm: Comm, within: Tensor | None = None)
         comm: the process group.
         within: bool [N], the population; None = all.
     """
-    keys = keys if within is None else keys[within]
     if comm.size == 1 and len(keys) <= _FEW:
-        return int(keys.kthvalue(k).values)
-    unit = torch.zeros(1, dtype=torch.int64, device=keys.device)
-    return int(kth_smallest_by(keys, unit + k, unit.expand(len(keys)), comm))
+        return int((keys if within is None else keys[within]).kthvalue(k).values)
+    shifts = range(torch.iinfo(keys.dtype).bits - _DIGIT, -1, -_DIGIT)
+    prefix = None
+    for shift in shifts:
+        histogram = torch.zeros(1 << _DIGIT, dtype=torch.int64, device=keys.device)
+        for start in range(0, len(keys), _CHUNK):
+            block = keys[start : start + _CHUNK]
+            if within is not None:
+                block = block[within[start : start + _CHUNK]]
+            if prefix is not None:
+                block = block[(block >> (shift + _DIGIT)) == prefix]
+            digits = (block >> shift) & 0xFFFF if prefix is not None else (block >> shift) + 0x8000
+            histogram += torch.bincount(digits, minlength=1 << _DIGIT)
+        below = comm.sum(histogram).cumsum(0)
+        digit = int(torch.searchsorted(below, k))
+        k -= int(below[digit - 1]) if digit else 0
+        prefix = digit - 0x8000 if prefix is None else (prefix << _DIGIT) | digit
+    assert prefix is not None
+    return prefix
 
 
 def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm) -> Tensor:
     """The k-th smallest key of each unit over all ranks, [units]; 0 where k is 0.
 
-    It is found by counting digits from the highest one, of 16 bits for one unit, else of 8.
+    It is found by counting digits of 8 bits from the highest one.
 
     Args:
         keys: int32 or int64, [N] on this rank; the same dtype on every rank.
@@ -247,21 +263,20 @@ def kth_smallest_by(keys: Tensor, k: Tensor, unit: Tensor, comm: Comm) -> Tensor
         comm: the process group.
     """
     units, bits = len(k), torch.iinfo(keys.dtype).bits
-    width = 16 if units == 1 else 8
-    size, prefix = 1 << width, torch.zeros_like(k)
-    for shift in range(bits - width, -1, -width):
-        sign = size // 2 if shift + width == bits else 0
-        histogram = torch.zeros(units * size, dtype=torch.int64, device=keys.device)
+    prefix = torch.zeros_like(k)
+    for shift in range(bits - 8, -1, -8):
+        sign = 0x80 if shift + 8 == bits else 0
+        histogram = torch.zeros(units * 256, dtype=torch.int64, device=keys.device)
         for start in range(0, len(keys), _CHUNK):
             block, of_block = keys[start : start + _CHUNK].long(), unit[start : start + _CHUNK]
-            cells = of_block * size + (((block >> shift) & (size - 1)) ^ sign)
+            cells = of_block * 256 + (((block >> shift) & 0xFF) ^ sign)
             if not sign:
-                cells = cells[(block >> (shift + width)) == prefix[of_block]]
-            histogram += torch.bincount(cells, minlength=units * size)
-        below = comm.sum(histogram).view(units, size).cumsum(1)
-        digit = torch.searchsorted(below, k.clamp(min=1)[:, None]).squeeze(1).clamp(max=size - 1)
+                cells = cells[(block >> (shift + 8)) == prefix[of_block]]
+            histogram += torch.bincount(cells, minlength=units * 256)
+        below = comm.sum(histogram).view(units, 256).cumsum(1)
+        digit = torch.searchsorted(below, k.clamp(min=1)[:, None]).squeeze(1).clamp(max=255)
         k = k - torch.where(digit > 0, below.gather(1, (digit - 1).clamp(min=0)[:, None])[:, 0], 0)
-        prefix = digit - size // 2 if sign else (prefix << width) | digit
+        prefix = digit - 0x80 if sign else (prefix << 8) | digit
     return prefix
 
 
