@@ -16,6 +16,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.insight.diagnosis import CHECKS, Watch
 from rlobj.insight.diagnosis.checks import NAMES, Check
 from rlobj.insight.diagnosis.diagnosing import PAGE
+from rlobj.insight.diagnosis.history import History
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.layout import STOP_FILE
 from rlobj.settings.building import compose
@@ -284,3 +285,12 @@ def test_the_error_that_ended_a_run_is_told(tmp_path: Path) -> None:
     [diagnosis] = rlobj.diagnose(run).runs
     assert diagnosis.findings == ()
     assert diagnosis.notes == ("the run stopped at step 41: gap ␛[2J of 3 nats",)
+
+
+def test_code_that_the_preset_file_of_a_run_names_is_not_imported(tmp_path):
+    code, preset = tmp_path / "theirs.py", tmp_path / "theirs.yaml"
+    code.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    preset.write_text(f"base: grpo\nobjective:\n  drop: \"custom('{code}:Rule')\"\n")
+    config = compose("grpo", [])
+    assert isinstance(History(config.model_copy(update={"preset": str(preset)})).inert, tuple)
+    assert not (tmp_path / "executed").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from strategies import OWN, expressions, tokens
 
 from rlobj import ConfigError, Objective, advantage, entropy, logprob, parse, prob, surprisal, when
 from rlobj.objectives.rules import Expr, Scope
-from rlobj.objectives.rules.nodes import Column, Constant, Cut, Named, rounded_share
+from rlobj.objectives.rules.nodes import Column, Constant, Cut, Named, Number, rounded_share
+from rlobj.objectives.rules.operators import FUNCTIONS
 from rlobj.objectives.rules.parsing import MAX_DEPTH
 
 NUMBERS, RULES = expressions()
@@ -239,3 +241,11 @@ def test_a_third_of_three_tokens_is_one_token(n: int) -> None:
     assert rounded_share(2 / 3, n + 1, "linear") == n // 3 * 2 + 1, "as torch.quantile interpolates"
     assert rounded_share(1e-12, n, "ceil") == 1
     assert [rounded_share(x, 100, "floor") for x in (0.29, 0.57)] == [29, 57]  # as decimals
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS.keys() - {"when"}])
+def test_a_function_of_plain_numbers_is_an_expression(name: str) -> None:
+    count = len(inspect.signature(FUNCTIONS[name]).parameters)
+    number = parse(f"-{name}({', '.join(['0.75'] * count)})")
+    assert isinstance(number, Number)
+    assert parse(str(number)) == number

@@ -60,6 +60,8 @@ class NamedEnvironments:
         self, target: str, settings: EnvironmentSettings, text: Callable[[Problem], str]
     ) -> None:
         trusted_target(target)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a conversation has a descriptor
         self._settings, self._text = settings, text
         arguments = {"target": target, "settings": settings}
         process = f"{__name__}:_EnvironmentProcess"

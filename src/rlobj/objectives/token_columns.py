@@ -148,6 +148,8 @@ def user_column(
             f"TokenBatch({name}=...), or take another name"
         )
     value = read_column(name, value, logprobs.device)
+    if value.is_complex():
+        raise BatchError(f"column '{name}' has complex numbers; expected real ones")
     if value.shape == (len(lengths), 1):
         value, of_responses = value[:, 0], True
     if value.shape not in (logprobs.shape, lengths.shape):

@@ -391,7 +391,7 @@ class TokenBatch:
                 raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, names)}")
         table = self._with(**columns)
         again = "lengths" in columns  # by which all columns have their shapes
-        table._read({*COLUMN_NAMES} - {"advantages"} if again else columns)
+        table._read({*COLUMN_NAMES} - ({"advantages"} - columns.keys()) if again else columns)
         return table
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> TokenBatch:
@@ -527,7 +527,10 @@ class TokenBatch:
         table = cls(**flat)
         if advantages is None:
             return table
-        return table.credited(token_columns.numbers("advantages", advantages, table.logprobs))
+        advantages = token_columns.numbers("advantages", advantages, table.logprobs)
+        if advantages.shape != table.logprobs.shape:
+            raise BatchError(f"advantages has shape {[*advantages.shape]}; expected that of mask")
+        return table.credited(advantages)
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:
         """[N] -> [B, T]: values at the positions of `from_padded`'s mask.

@@ -184,8 +184,7 @@ def resume(
         environment: the class that the run was started with.
         tools: the functions that the run was started with.
         processes: continue in this many processes on this machine.
-        trust: import the code that the run's settings name. Without it, only a reward that is
-            passed again is imported.
+        trust: import the code that the run's settings name.
         progress: as in `train`.
         callbacks: receive the events of the run.
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from rlobj.base.errors import RlobjError
+from rlobj.base.targets import without_imports
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of
 from rlobj.settings.run_config import RunConfig
@@ -134,10 +135,11 @@ class History:
             updates_known = "updates_per_step" in config.training.model_fields_set
             inert = tuple(text for text in inert if updates_known and "training." not in text)
         try:
-            preset = build_config(layers_of(config.preset, [], profile=False))
+            with without_imports():  # a folder of a stranger may name the preset's file
+                preset = build_config(layers_of(config.preset, [], profile=False))
+                of_preset = _inert(preset) if config.preset else ()
         except (RlobjError, OSError):  # the preset's file is elsewhere now
             return inert
-        of_preset = _inert(preset) if config.preset else ()
         return tuple(text for text in inert if text not in of_preset)
 
 

@@ -35,9 +35,9 @@ PASSED = (
 )
 """The inputs of a model, besides ids and masks, that TRL's forward pass hands over."""
 
-ADDED = ("rlobj_ids", "rlobj_first", "rlobj_groups", "rlobj_rewards", "rlobj_advantages")
-"""What a rollout must have: the number of each response in the run, its first token, the number of
-its group, its rewards, and a place for its advantage."""
+ADDED = ("rlobj_ids", "rlobj_marks", "rlobj_groups", "rlobj_rewards", "rlobj_advantages")
+"""What a rollout must have: the number of each response in the run, a hash of its tokens, the
+number of its group, its rewards, and a place for its advantage."""
 
 OWN = "rlobj_own_"
 """Before the names of a user's own columns in a rollout."""
@@ -111,7 +111,7 @@ class Rollouts(_Trainer):
         if training:
             unknown = torch.full_like(output["completion_ids"], torch.nan, dtype=torch.float32)
             output["rlobj_advantages"] = unknown
-            output["rlobj_first"] = output["completion_ids"][:, 0]
+            output["rlobj_marks"] = marks(output)
             progress.rewards = rewards
             progress.rows += len(rewards)
         return output
@@ -140,12 +140,17 @@ class Rollouts(_Trainer):
         columns, error = dict[str, Tensor](), None
         for name, source in self._own.items():
             values = logged.get(name, ()) if source == "reward" else [row.get(name) for row in rows]
-            numbers = [float(value) for value in values if isinstance(value, Real)]
+            numbers = [
+                float(value)
+                for value in values
+                if isinstance(value, Real) and not (isinstance(value, int) and abs(value) > 2**53)
+            ]
             if not len(numbers) == len(values) == len(rows):
                 error = ConfigError(
                     f"columns.{name}={source}: expected a number for each of the {len(rows)} "
-                    "responses, from a column of the data set, or from a reward function that "
-                    f"calls log_extra('{name}', values), one of its arguments"
+                    "responses, a whole one of at most 2^53, from a column of the data set, or "
+                    f"from a reward function that calls log_extra('{name}', values), one of its "
+                    "arguments"
                 )
             columns[f"{OWN}{name}"] = torch.tensor(numbers, dtype=torch.float64, device=device)
         agree(error, "sampling", self._comm)
@@ -202,6 +207,13 @@ def equal_groups(rewards: Tensor, size: int) -> Tensor:
     slack = relative_rounding(torch.float32)  # as TRL keeps rewards
     equal = [not any(differ(column, slack) for column in group.T) for group in rewards.split(size)]
     return torch.tensor(equal, device=rewards.device).repeat_interleave(size)
+
+
+def marks(inputs: Mapping[str, Any]) -> Tensor:
+    """A hash of the tokens of each response, whatever its padding, int64 [B]."""
+    ids = (inputs["completion_ids"] + 1) * inputs["completion_mask"]
+    factors = torch.full_like(ids[0], 6364136223846793005).cumprod(0)  # mod 2^64
+    return (ids * factors).sum(1)
 
 
 def trained(inputs: Mapping[str, Any]) -> Tensor:

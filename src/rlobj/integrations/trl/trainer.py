@@ -27,6 +27,7 @@ from rlobj.integrations.trl.rollout import (
     PASSED,
     SCORE,
     Rollouts,
+    marks,
     replaced,
     trained,
     turn_columns,
@@ -168,6 +169,8 @@ class ObjectiveMixin(_Trainer):
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
         progress, first, steps = self._progress, self._step, self.args.steps_per_generation
         batches, progress.batches = progress.batches, []
+        if not batches:
+            raise RunError("the training loop did not call get_batch_samples for these inputs")
         inputs, rollouts, rewards = [], [], []
         try:
             for step, batch in enumerate(batches, first):
@@ -182,14 +185,16 @@ class ObjectiveMixin(_Trainer):
             self._step = first
         if rewards:
             progress.rewards = torch.cat(rewards)
+        error: RunError | None = None
         for rows in (row for rollout in rollouts for row in rollout):
             missing = [name for name in ADDED if name not in rows]
-            if missing or not rows["completion_ids"][:, 0].equal(rows["rlobj_first"]):
-                raise RunError(
+            if missing or not marks(rows).equal(rows["rlobj_marks"]):
+                error = RunError(
                     "the rows of a rollout are not those that were sampled. An override of "
                     "_generate_and_score_completions must keep every entry of super()'s result, "
                     "and select or reorder the rows of all its tensors alike, with those of rlobj_*"
                 )
+        agree(error, "sampling", self._comm)
         phases, rounds = self.objective.phases, self.num_iterations
         places = {s // steps % rounds % len(phases) for s in range(first, first + len(inputs))}
         if len(places) > 1:

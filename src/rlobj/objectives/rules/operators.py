@@ -97,9 +97,14 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
     return When(as_rule(rule, "when"), as_number(then), as_number(otherwise))
 
 
+def absolute(number: Any) -> Number:
+    """|x|. In Python, `abs` does it."""
+    return _function("abs", number)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (abs, exp, log, sqrt, sign, minimum, maximum, clip, when)
+    "abs": absolute,
+    **{f.__name__: f for f in (exp, log, sqrt, sign, minimum, maximum, clip, when)},
 }
 """The functions of the language, whose text has the arguments of these."""
 NAMES = (*COLUMNS, *FUNCTIONS, SAMPLER_KNOWN)

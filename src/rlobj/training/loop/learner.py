@@ -123,6 +123,7 @@ class Learner:
         self.judge: Judge | None = None
         self.hints: Hints | None = None
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
+        self._compared = False
         self._can_cut = not depends_on_sequence_length(self.model.config)
         self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
         needs = objective.needs
@@ -397,7 +398,7 @@ class Learner:
     def _gap(self, columns: Mapping[str, Any], sampler: Any) -> dict[str, float]:
         """The numbers of `sampler_gap`; if the samples are fresh, they are checked.
 
-        With rollouts ahead, only the first rollout of the run is fresh.
+        With rollouts ahead, only the first rollout of a session is fresh.
 
         Args:
             columns: the policy's logprobs and entropy of the samples' tokens [N].
@@ -408,7 +409,8 @@ class Learner:
         """
         gap = sampler_gap(columns["logprobs"], sampler, self.comm, columns["entropy"])
         settings, first = self.config.sampling, self.state.get("sampler_gap")
-        if first is None or not settings.async_depth:
+        if not self._compared or not settings.async_depth:
+            self._compared = True
             check_gap(gap, settings.max_logprob_gap, self.autocast, first)
             self.state["sampler_gap"] = first or gap["sampler/logprob_gap"]
         return gap
