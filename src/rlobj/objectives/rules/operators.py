@@ -97,13 +97,13 @@ def when(rule: Rule | str, then: Any, otherwise: Any) -> Number:
     return When(as_rule(rule, "when"), as_number(then), as_number(otherwise))
 
 
-def absolute(number: Any) -> Number:
+def _absolute(number: Any) -> Number:
     """|x|. In Python, `abs` does it."""
     return _function("abs", number)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": absolute,
+    "abs": _absolute,
     **{f.__name__: f for f in (exp, log, sqrt, sign, minimum, maximum, clip, when)},
 }
 """The functions of the language, whose text has the arguments of these."""
