@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer.main
+from setting_names import setting_meanings
 
 from rlobj.base.errors import Argument, Message, Setting
-from rlobj.settings.schema import setting_meanings
 from rlobj_cli.app import app
 from rlobj_cli.screen.errors import options_of, typed
 from rlobj_cli.screen.options import SETTINGS

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from setting_names import setting_meanings
 
 from rlobj.base.errors import ConfigError
 from rlobj.settings.building import build_config, compose
 from rlobj.settings.layers import nested
 from rlobj.settings.meaning import meaning_of, synonyms
-from rlobj.settings.schema import setting_meanings
 
 SETTINGS = {*setting_meanings()}
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from setting_names import setting_meanings
 
 from rlobj.base.primitives import Primitive
 from rlobj.settings.presets import flattened, preset_folder, read_yaml
 from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.schema import preset_schema, setting_meanings
+from rlobj.settings.schema import preset_schema
 
 PRESETS = sorted(preset_folder().glob("*.yaml"))
 

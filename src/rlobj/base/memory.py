@@ -21,6 +21,13 @@ def physical_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def limit_memory(most: int) -> None:
+    """Limit the address space of this process to some bytes, where the system can."""
+    outer = resource.getrlimit(resource.RLIMIT_AS)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (most, outer))
+
+
 def memory_is_short() -> bool:
     """Whether this process has used more than half of its limit on address space."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -18,6 +18,7 @@ from pickle import PicklingError
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.memory import limit_memory
 from rlobj.base.targets import import_target, trusted_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.conversations.environment import (
@@ -184,12 +185,9 @@ class _EnvironmentProcess:
 
     def _limit_memory(self) -> None:
         """Set the limit, beside what the import of the class took."""
-        with suppress(OSError, ValueError):  # not every system has one
+        with suppress(OSError):  # a system without /proc
             pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * resource.getpagesize() + (self._settings.memory_mb << 20)
-            resource.setrlimit(
-                resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1])
-            )
+            limit_memory(pages * resource.getpagesize() + (self._settings.memory_mb << 20))
 
     async def _reset(self, problem: Problem, text: str) -> list[Message] | None:
         self._text = text

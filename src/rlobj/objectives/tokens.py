@@ -527,10 +527,9 @@ class TokenBatch:
         table = cls(**flat)
         if advantages is None:
             return table
-        advantages = token_columns.numbers("advantages", advantages, table.logprobs)
-        if advantages.shape != table.logprobs.shape:
-            raise BatchError(f"advantages has shape {[*advantages.shape]}; expected that of mask")
-        return table.credited(advantages)
+        table = table.credited(token_columns.numbers("advantages", advantages, table.logprobs))
+        table._check_shapes(())
+        return table
 
     def to_padded(self, per_token: Tensor, fill: float = 0.0) -> Tensor:
         """[N] -> [B, T]: values at the positions of `from_padded`'s mask.

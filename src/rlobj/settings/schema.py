@@ -1,8 +1,7 @@
-"""The JSON schema of preset files, and the dotted names of all settings with their meaning."""
+"""The JSON schema of preset files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlobj.base.primitives import Primitive
@@ -36,19 +35,3 @@ def preset_schema() -> dict[str, Any]:
     settings = {k: v for k, v in schema["properties"].items() if k not in _NOT_OF_PRESETS}
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "rlobj preset"}
     return {**schema, **head, "properties": {**_OWN, **settings}}
-
-
-def setting_meanings() -> dict[str, str]:
-    """What each setting means, by its dotted name."""
-    schema = RunConfig.model_json_schema()
-
-    def walk(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-        for part in (node, *node.get("anyOf", ())):
-            part = schema["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-            for name, value in part.get("properties", {}).items():
-                yield prefix + name, value.get("description", "")
-                yield from walk(value, f"{prefix}{name}.")
-            if part is not node:
-                yield from walk({"anyOf": part.get("anyOf", ())}, prefix)
-
-    return {name: text for name, text in walk(schema, "") if name not in _NOT_OF_PRESETS}

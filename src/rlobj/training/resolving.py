@@ -191,10 +191,14 @@ def resolve(
         share, read = held_out_share(config, rows=inputs.passed("data") is not None)
         choices += share
         config = settled(config, choices)
-    asked = {**vars(request), "config": config}
-    cards = hardware.cards
     return ResolvedRun(
-        **asked, inputs=inputs, choices=choices, cards=cards, size=size, here=here, read=read
+        **{**vars(request), "config": config},
+        inputs=inputs,
+        choices=choices,
+        cards=hardware.cards,
+        size=size,
+        here=here,
+        read=read,
     )
 
 

@@ -37,6 +37,7 @@ if __name__ == "__main__":
     del sys.path[0]
 
 from rlobj.base.errors import ConfigError
+from rlobj.base.memory import limit_memory
 from rlobj.base.processes import adopt_orphans, end_with_parent
 
 FORK, ENDED = "rlobj: fork", "rlobj: ended"
@@ -55,9 +56,7 @@ def serve(connection: Connection[Any, Any]) -> None:
     try:
         kind = getattr(importlib.import_module(module), name)
         if memory := settings["memory"]:
-            outer = resource.getrlimit(resource.RLIMIT_AS)[1]
-            with contextlib.suppress(ValueError, OSError):  # not every system can limit it
-                resource.setrlimit(resource.RLIMIT_AS, (memory, outer))
+            limit_memory(memory)
         served = kind(**settings["arguments"])
     except Exception as error:
         text = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"

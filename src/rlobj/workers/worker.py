@@ -273,9 +273,7 @@ class Worker:
             kind, value = self._connection.recv()
         except (EOFError, OSError):
             raise self._no_reply("") from None
-        except (
-            BaseException
-        ):  # after an interrupt, the late reply must not answer the next question
+        except BaseException:  # an interrupt: the late reply must not answer the next question
             self.kill()
             raise
         if kind == "error":

@@ -200,8 +200,9 @@ def _open_folder(request: RunRequest, comm: ProcessGroup, stack: ExitStack) -> R
             stack.enter_context(run.locked())
             changes = changed(read_settings(run.path), settings_of(config))
             # What is `auto` keeps the value that it has in the run: see `resolve`.
-            given = [name for name, (_, value) in changes.items() if value != "auto"]
-            refuse_changes(run.path, given)
+            refuse_changes(
+                run.path, [name for name, (_, value) in changes.items() if value != "auto"]
+            )
     return run
 
 
