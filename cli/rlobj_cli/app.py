@@ -3,8 +3,6 @@
 The library is imported inside the commands, so that `--help` is fast.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """`rlobj doctor`: what is installed, what this machine has, and which engines can be imported."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`rlobj estimate`: the memory, hours and disk space of a run, from the model's config.json."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

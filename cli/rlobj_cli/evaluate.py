@@ -1,7 +1,5 @@
 """`rlobj eval`, and `rlobj eval compare | regrade | show` for evaluations that exist."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

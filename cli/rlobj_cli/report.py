@@ -1,7 +1,5 @@
 """`rlobj report`: runs compared on one page, with their numbers in the terminal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

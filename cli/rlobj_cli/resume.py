@@ -1,7 +1,5 @@
 """`rlobj resume`: parses the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -11,8 +11,6 @@ Every public name is importable from here. A name is loaded when it is first use
 `import rlobj` itself loads only the package lazy-loader.
 """
 
-from __future__ import annotations
-
 import lazy_loader
 
 __version__ = "0.1.0"

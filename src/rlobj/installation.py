@@ -1,7 +1,5 @@
 """What is installed here, what this machine has, and which engines can be imported."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

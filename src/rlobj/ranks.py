@@ -1,7 +1,5 @@
 """The processes of a run: collective operations over them, and errors that all of them raise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens in their context, for the screen. Their text is data: nothing in it is interpreted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

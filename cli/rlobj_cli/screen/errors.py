@@ -11,8 +11,6 @@
 `RLOBJ_TRACEBACK=1` in the environment shows where an error came from.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

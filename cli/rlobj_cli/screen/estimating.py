@@ -1,7 +1,5 @@
 """The table of an estimate, with tokens, hours and disk space below it. Imports torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

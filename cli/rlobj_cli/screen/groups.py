@@ -1,7 +1,5 @@
 """A group of commands of which one has no name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import typer

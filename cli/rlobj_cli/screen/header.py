@@ -1,7 +1,5 @@
 """What is shown before a run: its settings, where they come from, and a dry run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

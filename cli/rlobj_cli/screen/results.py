@@ -1,7 +1,5 @@
 """What is shown after a run: numbers, touched tokens, and the next commands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ or of displayed mathematics. It does not end there if it goes on with a small le
 mathematics, or with "or".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

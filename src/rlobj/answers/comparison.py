@@ -7,8 +7,6 @@ Two sets of real numbers are equal if they agree on each of their ends, in order
 between two ends.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

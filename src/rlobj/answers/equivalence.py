@@ -3,8 +3,6 @@
 An answer that is too long or too deeply nested is wrong, unless the gold answer is so as well.
 """
 
-from __future__ import annotations
-
 import re
 
 from rlobj.answers.comparison import ExactComparer, compare

@@ -9,8 +9,6 @@ Operators are + - * / ^ and ±, ∓ (with two operands); "neg" and "!" take one.
 at an argument, f(x), is ("apply", "f", x). Names keep their case, subscripts, primes and accents.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -18,8 +18,6 @@ r"""Extract the final answer of a response. The rule:
 A number in prose is never an answer. Every function takes linear time.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 import re

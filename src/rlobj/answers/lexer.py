@@ -1,7 +1,5 @@
 """Text -> tokens: normalize an answer, and split it into LaTeX, ASCII mathematics and words."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

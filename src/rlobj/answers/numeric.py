@@ -14,8 +14,6 @@ answer changes its points, so that a text that equals another one at its points 
 chance only.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction

@@ -5,8 +5,6 @@ equation to solve, and no value, if its right side is 0 and its left side is mor
 its left side is a sum of numbers and one name: x + 1 = 5.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

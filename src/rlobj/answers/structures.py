@@ -1,7 +1,5 @@
 """The structures of answers; answers with different structures are usually not equal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 

@@ -4,8 +4,6 @@ math-verify drops letters that look like units and ignores case, so every letter
 by one that it keeps. A match counts only if both sides also evaluate to the same number.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from typing import Any

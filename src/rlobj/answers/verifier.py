@@ -9,8 +9,6 @@ is wrong: if it were undecided, a policy would learn to write such answers. `cor
 undecided, is left for a bad gold answer and for a machine that fails.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

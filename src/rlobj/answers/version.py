@@ -1,7 +1,5 @@
 """The version of the verifier: what a verdict depends on, besides the answers."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from importlib import metadata

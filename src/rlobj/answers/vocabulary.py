@@ -1,7 +1,5 @@
 """Tables: the meaning of LaTeX commands and words; `vocabulary.toml` has the long ones."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from fractions import Fraction

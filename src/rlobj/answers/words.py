@@ -9,8 +9,6 @@ A unit is text after a value (`5\\text{ cm}`), a plain word of two or more lette
 unit.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from fractions import Fraction

@@ -5,8 +5,6 @@ on another thread while other pairs are compared. Its own time limits are off, b
 timeout into "not equal"; the process ends after its processor time.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

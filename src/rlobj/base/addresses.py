@@ -1,7 +1,5 @@
 """Addresses of servers."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Annotated
 from urllib.parse import urlsplit

@@ -5,8 +5,6 @@ Type checkers do not know pyarrow.compute, whose functions pyarrow makes on impo
 Importing this takes a moment. Modules that must be light import it where they need it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hashes of files, by which a run knows whether they are the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -26,8 +26,6 @@ training.steps=3". Errors and messages are parts, too, and keep their own parts:
 A text that is no error, such as a remark or a warning, is a `Message`.
 """
 
-from __future__ import annotations
-
 import copyreg
 import difflib
 import functools

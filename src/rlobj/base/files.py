@@ -1,7 +1,5 @@
 """Files that are read and written whole, or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Folders that one process writes to, and that no link leads out of."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 from collections.abc import Iterator

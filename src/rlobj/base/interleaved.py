@@ -1,7 +1,5 @@
 """Token ids of a policy, and what others said between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

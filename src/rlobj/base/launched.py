@@ -1,7 +1,5 @@
 """What a launcher tells the processes that it starts, in variables of their environment."""
 
-from __future__ import annotations
-
 import os
 
 from rlobj.base.errors import Argument, ConfigError

@@ -1,7 +1,5 @@
 """The address space of this process, its limit, and the memory of this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

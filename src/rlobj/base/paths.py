@@ -1,7 +1,5 @@
 """Paths that people write, and the names of files and folders of a run."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

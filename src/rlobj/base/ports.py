@@ -1,7 +1,5 @@
 """Network ports of this machine."""
 
-from __future__ import annotations
-
 import socket
 
 

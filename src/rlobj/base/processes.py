@@ -1,7 +1,5 @@
 """Processes that end with their parent, and with all processes that they started."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import fcntl

@@ -1,7 +1,5 @@
 """The wish that this process ends, which ends its waits."""
 
-from __future__ import annotations
-
 import threading
 
 ENDING = threading.Event()

@@ -1,7 +1,5 @@
 """The global random generators."""
 
-from __future__ import annotations
-
 import random
 import sys
 

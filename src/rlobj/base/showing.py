@@ -1,7 +1,5 @@
 """A user's value, and the file and line of his function, in messages."""
 
-from __future__ import annotations
-
 import inspect
 import linecache
 import traceback

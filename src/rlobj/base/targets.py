@@ -1,7 +1,5 @@
 """Importing a user's class or function by name, from a module or from a file."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

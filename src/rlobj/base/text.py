@@ -1,7 +1,5 @@
 """Text of tokens, prompts and names for a terminal or a message: data that nothing interprets."""
 
-from __future__ import annotations
-
 import unicodedata
 
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"}

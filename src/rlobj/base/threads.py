@@ -1,7 +1,5 @@
 """Threads that the end of the program does not wait for."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

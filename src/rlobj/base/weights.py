@@ -1,7 +1,5 @@
 """Transformers models whose files have all tensors; others would get random numbers in silence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

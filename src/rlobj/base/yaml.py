@@ -4,8 +4,6 @@ Without quotes, `010` is 10, `0o10` is 8, `0x10` is 16, `1e3` and `.5` are numbe
 `yes`, `no`, `on`, `off` and `2026-01-31` are text.
 """
 
-from __future__ import annotations
-
 from io import StringIO
 from itertools import chain
 from typing import Any

@@ -8,8 +8,6 @@ file. A process that leaves its group and its parent can outlive its program. Ru
 in a container or a virtual machine.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import os

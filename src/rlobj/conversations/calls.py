@@ -7,8 +7,6 @@
 A malformed call is no exception, but an answer to the policy.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

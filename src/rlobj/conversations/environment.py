@@ -1,7 +1,5 @@
 """The interface of environments: what they are asked, and what they answer."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Awaitable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The grades of conversations: what graders are told, and what becomes of those that were cut."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Environments made of tools: of functions, or of the methods of an object as TRL takes it."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

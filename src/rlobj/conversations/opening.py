@@ -1,7 +1,5 @@
 """Opening conversations: from settings, and what a caller passes, to `Conversations`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial

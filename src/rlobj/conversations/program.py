@@ -4,8 +4,6 @@ It runs SIZE bytes of code from stdin under limits, and prints the value of the 
 the last line of the traceback. The exit status is 0 if the code succeeded, 1 after an exception.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import math

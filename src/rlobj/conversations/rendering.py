@@ -5,8 +5,6 @@
 `user` and `turn` are dummies: what the policy sampled is never encoded again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn

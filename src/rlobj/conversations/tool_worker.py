@@ -1,7 +1,5 @@
 """The answers and schemas of tools, and the calls of those that run in a worker process."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

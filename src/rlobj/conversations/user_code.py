@@ -1,7 +1,5 @@
 """Calls of the user's code: functions in threads, and their awaitables on the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable

@@ -5,8 +5,6 @@ wrapping: `\boxed{204}` and `[204]` give `204`, `027` and 27.0 give `27`. Known 
 benchmark are in its notes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import replace

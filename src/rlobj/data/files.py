@@ -4,8 +4,6 @@ JSON and CSV are read by Python and not by Arrow, which would give all rows the 
 type, and make dates of texts.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

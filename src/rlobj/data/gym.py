@@ -5,8 +5,6 @@ data: {source: "reasoning-gym:countdown", gym: {size: 5000, max_numbers: 4}}
 The keys of `data.gym` are those of the dataset's configuration class.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from importlib.util import find_spec

@@ -1,7 +1,6 @@
 """reasoning-gym in a worker process, whose fixed hash seed makes every dataset reproducible."""
 
 # pyright: reportMissingImports=false
-from __future__ import annotations
 
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Read rows of published data sets: local copies, else the Hugging Face hub or its cache."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

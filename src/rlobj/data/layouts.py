@@ -10,8 +10,6 @@ r"""Turn rows of published data sets into problems. The known layouts:
 | Knights and Knaves | `quiz` | `solution_text_format`: `(1) Zoey is a knight`, one per line |
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Problems, and the shuffled endless stream from which training draws them."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

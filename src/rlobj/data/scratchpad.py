@@ -4,8 +4,6 @@ prompt `3+4+8+5=`, response `3+4=7;7+8=15;15+5=20#20`: only the text after the l
 that a response can be right although its steps have wrong tokens.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

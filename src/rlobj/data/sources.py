@@ -3,8 +3,6 @@
 name -> source -> rows -> problems -> problems with unique questions
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ reorderings (3+4+8=, 8+3+4=) form a family and are in the same split, so that a 
 be answered from a reordered training problem.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

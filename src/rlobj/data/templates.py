@@ -1,7 +1,5 @@
 """Fill in Jinja templates of prompts, in Jinja's sandbox."""
 
-from __future__ import annotations
-
 import functools
 import json
 

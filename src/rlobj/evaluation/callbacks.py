@@ -1,7 +1,5 @@
 """Callbacks: objects that receive the events of an evaluation."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ Most of the variance of accuracies is the variance of the problems, which both m
 removes it (Miller 2024, arXiv:2411.00640, section 4.2).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Finding does not import transformers, so that a mistake is an error at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

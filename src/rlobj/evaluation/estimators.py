@@ -6,8 +6,6 @@ larger, and intervals here are intervals of the second kind: they resample whole
 the n·k samples as if they were independent (Miller 2024, arXiv:2411.00640).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

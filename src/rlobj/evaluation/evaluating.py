@@ -1,7 +1,5 @@
 """Evaluate a model: read problems, sample responses, grade them, summarise."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

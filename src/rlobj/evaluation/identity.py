@@ -3,8 +3,6 @@
 Settings are {"model": {...}, "engine": {...}, "benchmarks": {name: {...}}}, as in settings.json.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

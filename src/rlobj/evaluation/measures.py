@@ -1,7 +1,5 @@
 """The numbers of an evaluation, as results.json and the tables have them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

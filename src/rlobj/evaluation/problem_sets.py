@@ -4,8 +4,6 @@ Settings, later over earlier: those of the model (a run, the embedded policy), t
 the problems, the protocol, and single settings.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

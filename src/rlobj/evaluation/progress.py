@@ -1,7 +1,5 @@
 """The progress of an evaluation on screen."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -13,8 +13,6 @@ The large sets are MATH-500, Minerva and OlympiadBench. rlobj's own verifier gra
 protocol; `notes` say how that differs from the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """From graded responses to a result, and its files: results.json, results.md, report.html."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grade the stored responses of an evaluation again, without its model."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count

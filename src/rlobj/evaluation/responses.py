@@ -1,7 +1,5 @@
 """Sample responses to problems and grade them. Stored responses are not sampled again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 `torchrun` and other launchers that set its variables start them, and end all when one has ended.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from datetime import timedelta

@@ -11,8 +11,6 @@
 Wang et al. 2023, arXiv:2203.11171.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 A rule about a population, such as `entropy.bottom(0.8)`, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

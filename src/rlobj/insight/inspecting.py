@@ -1,7 +1,5 @@
 """`inspect`: the tokens that a run's objective dropped, reweighted or penalised."""
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Sequence

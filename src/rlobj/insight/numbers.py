@@ -1,7 +1,5 @@
 """Sums, means and shares of metrics over the steps of a run, and their texts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Full tables as recorded tokens: every token of an update, with what the objective did to it."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 from types import SimpleNamespace

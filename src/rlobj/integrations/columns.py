@@ -1,7 +1,5 @@
 """The check at the start of a run that a trainer has every column that the objective reads."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 from rlobj.base.errors import ConfigError

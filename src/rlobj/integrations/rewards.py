@@ -9,8 +9,6 @@
 Both share the worker processes of `rlobj.answers.verify`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The folder of a run in another trainer, which rlobj reads as that of a run of its own."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

@@ -5,8 +5,6 @@
 Samplers and checkpoints are given W'.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path

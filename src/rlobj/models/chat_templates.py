@@ -1,7 +1,5 @@
 """Whether and how prompts go through the chat template of a tokenizer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlobj.base.errors import ConfigError, Setting

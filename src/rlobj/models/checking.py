@@ -1,7 +1,5 @@
 """Check that a run can use its model: from config.json and the tokenizer, without the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

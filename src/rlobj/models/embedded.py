@@ -7,8 +7,6 @@ character, and its model the Qwen3 architecture at 83,648 or 108,160 parameters.
 supervision, which leaves something to learn: benchmarks/embedded_policy.py has the recipe.
 """
 
-from __future__ import annotations
-
 import string
 from pathlib import Path
 

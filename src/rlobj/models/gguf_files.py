@@ -5,8 +5,6 @@
 The weights in it are dense and float32, so everything that takes a model folder takes the file.
 """
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

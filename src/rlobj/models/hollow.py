@@ -10,8 +10,6 @@ strategy that shards the weights does. So a process never holds the whole model.
     parallel.prepare(scorer, optimizer)  # reads this rank's shards
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Load a model or its tokenizer from a folder or from the hub, for training and for scores."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The policy: a causal language model with its tokenizer."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass

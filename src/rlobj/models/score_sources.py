@@ -1,7 +1,5 @@
 """Where the models and the prompts of scores are, and whether they are what they were."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The frozen models of scores, which read the token ids of the policy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

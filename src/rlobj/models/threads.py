@@ -1,7 +1,5 @@
 """How many threads torch computes a model with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The vLLM sampler that a configuration names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -13,8 +13,6 @@ The sign of A must not depend on rounding. So these rules hold for all advantage
   that are one of the rewards give it A = 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal

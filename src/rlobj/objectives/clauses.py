@@ -6,8 +6,6 @@ between the bounds of a mismatch correction touch no token, and neither does a p
 tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -10,8 +10,6 @@ A jsd with β = 0 is forward, and with β = 1 reverse, as the limits of jsd/β a
 teacher has no gradient. With `top`, sums are over the teacher's k most likely tokens.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, Self
 

@@ -1,7 +1,5 @@
 """An objective in words: its formula, what its rules select, and settings without effect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -11,8 +11,6 @@ evaluate the same expressions in the same order, because populations contain the
 ranks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

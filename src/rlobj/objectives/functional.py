@@ -3,8 +3,6 @@
 The notation is that of `surrogates`. Limits are numbers, or tensors with one number per token, [N].
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

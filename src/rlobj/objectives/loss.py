@@ -1,7 +1,5 @@
 """The loss of a micro-batch, which reads a plan: what equations read, and what is measured."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -1,7 +1,5 @@
 """The TokenBatch columns that the stages of an objective read, each with what reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

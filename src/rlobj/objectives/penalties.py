@@ -6,8 +6,6 @@ The objective's drop, keep and reweight have no effect on penalties. The default
 objective's divisor with over="all".
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema

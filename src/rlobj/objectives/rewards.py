@@ -3,8 +3,6 @@
 They are [B], or [B, K] for K rewards with names and weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The column `advantages` of a rollout's tables, from the rewards of all ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ A score NAME gives the columns NAME_logprob, NAME_prob, NAME_gap = l_NAME − l,
 NAME_kl = Σ_k π_k·(log π_k − log π_NAME,k).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlobj.base.errors import nearest

@@ -6,8 +6,6 @@
 float, or a tensor [N] with the values of the plan.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

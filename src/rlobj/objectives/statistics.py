@@ -7,8 +7,6 @@ float64: four). So they need no sort and no gather, and work for any number of t
 gather the keys of all ranks.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import torch

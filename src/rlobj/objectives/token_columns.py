@@ -1,7 +1,5 @@
 """The columns of a TokenBatch, read from tensors, arrays, lists and padded tensors."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any

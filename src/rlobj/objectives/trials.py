@@ -1,7 +1,5 @@
 """Degenerate tables, on which an objective that divides by a spread or a mean has no value."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Self
 

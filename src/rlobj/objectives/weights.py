@@ -1,7 +1,5 @@
 """What a frame says of primitives: the values of their settings, and shares of a divisor."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Tables of Markdown, whose texts mean nothing to it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

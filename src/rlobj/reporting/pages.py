@@ -5,8 +5,6 @@ can break out of, and the page's Content-Security-Policy names its own scripts b
 else, so that no text can run or load anything, even if a browser took it for markup.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

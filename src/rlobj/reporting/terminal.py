@@ -1,7 +1,5 @@
 """What is shown on a terminal, or as plain lines in a log: waiting, progress, facts, tables."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys

@@ -1,7 +1,5 @@
 """A user's reward function: its calls, and the grades that it returns."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

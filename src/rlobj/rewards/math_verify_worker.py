@@ -1,7 +1,6 @@
 """math-verify as its authors recommend it, in a process that can be killed."""
 
 # pyright: reportMissingImports=false
-from __future__ import annotations
 
 from typing import Any
 

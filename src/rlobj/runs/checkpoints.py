@@ -1,7 +1,5 @@
 """The checkpoints of a run: which there are, which is the best, and which are intact."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The columns of RUN/records/*.parquet, schema.yaml: one row per recorded token of an update."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

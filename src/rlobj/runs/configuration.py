@@ -1,7 +1,5 @@
 """The settings of a run as its folder has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

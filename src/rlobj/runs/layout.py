@@ -17,8 +17,6 @@ DIR/grades.jsonl             grades, one a line, appended
 DIR/samples.1.jsonl          responses of process 1, until process 0 has taken them over
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

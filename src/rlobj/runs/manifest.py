@@ -1,7 +1,5 @@
 """The manifest of a checkpoint: size in bytes and CRC-32 of every file."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """metrics.jsonl: its lines, and what they say about held-out problems."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

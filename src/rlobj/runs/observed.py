@@ -1,7 +1,5 @@
 """ObservedUpdate: what one optimizer update read and decided on one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

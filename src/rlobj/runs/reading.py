@@ -1,7 +1,5 @@
 """Checked reading of the Parquet files of RUN/records/ and RUN/tables/."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property

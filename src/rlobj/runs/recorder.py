@@ -7,8 +7,6 @@ and the position. So it is the same at any number of ranks and any split into mi
 The metadata of each file count all tokens of its updates, exactly; see `RecordedUpdate`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

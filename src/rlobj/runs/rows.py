@@ -1,7 +1,5 @@
 """The rows of the record, as columns of pyarrow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Files are written under a temporary name and renamed when complete; metrics.jsonl is appended to.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

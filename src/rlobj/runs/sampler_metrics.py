@@ -1,7 +1,5 @@
 """The metrics of an update's sampler: how far its log-probs are from the policy's."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """RUN/samples/: the responses of each step, as Parquet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The starts of a run, what was changed at them, and the error that ended it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

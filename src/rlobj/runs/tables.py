@@ -4,8 +4,6 @@ A file has one row per response of each update of a step on one rank. Columns wi
 token are lists. The metadata of the file has, as JSON, the objective and the state of each update.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

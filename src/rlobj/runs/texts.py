@@ -1,7 +1,5 @@
 """Texts of tokens, and of their context in a response, without decoding every token anew."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 If there is a mask, transformers' SDPA copies all keys and values for each query head.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

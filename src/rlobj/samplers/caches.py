@@ -1,7 +1,5 @@
 """transformers' cache without a copy of all keys and values at each new token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

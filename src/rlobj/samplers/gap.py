@@ -1,7 +1,5 @@
 """A sampler samples from the policy: checked by the log-probs of fresh samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """A sampler holds the weights that were sent, and computes with them: compared by digests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import add

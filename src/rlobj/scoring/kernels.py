@@ -7,8 +7,6 @@ A program processes its row in blocks. It updates the same sums for each block a
 does for each tile. On one H200, a tile is read at 3.3 TB/s (benchmarks/results/gpu.md).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

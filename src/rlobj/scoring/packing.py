@@ -1,7 +1,5 @@
 """Sequences as the inputs of a model: padded, packed, or with shared prompts."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Scoring with a causal language model: its trunk on all tokens, its head on response tokens."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """score_tokens, and its gradient."""
 
-from __future__ import annotations
-
 import functools
 import math
 import reprlib

@@ -1,7 +1,5 @@
 """From layers of settings to one configuration, and all errors at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from os.path import commonprefix
 from pathlib import Path

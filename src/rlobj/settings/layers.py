@@ -4,8 +4,6 @@ Later layers override earlier ones, in the order of `layers_of`. This module doe
 so that an error in a preset, file or setting is reported at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which setting an unknown name means."""
 
-from __future__ import annotations
-
 import difflib
 from functools import cache
 

@@ -5,8 +5,6 @@ updates per rollout and dynamic sampling. The objective and the other settings o
 change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What may change when a run is resumed."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """The section `sampling:` of a run: how responses are sampled."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

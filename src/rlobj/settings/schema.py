@@ -1,7 +1,5 @@
 """The JSON schema of preset files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlobj.base.primitives import Primitive

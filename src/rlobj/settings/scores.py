@@ -1,7 +1,5 @@
 """The section `scores:` of a run: policies that score the tokens of its rollouts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 

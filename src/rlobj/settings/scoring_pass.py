@@ -1,7 +1,5 @@
 """What a step makes a scoring pass for: columns of the policy that are read before an update."""
 
-from __future__ import annotations
-
 from rlobj.objectives.objective import Objective
 from rlobj.settings.training import TrainingConfig
 

@@ -1,7 +1,5 @@
 """What is checked when a run is about to start, and not when a finished run is read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """The section `training:` of a run: the updates, and the learning rate of each step."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

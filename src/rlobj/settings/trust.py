@@ -17,8 +17,6 @@ Data, models and records name no code; that of a model's repository is a setting
 `model.trust_remote_code`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

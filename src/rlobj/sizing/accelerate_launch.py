@@ -1,7 +1,5 @@
 """The options of `accelerate launch`, which it passes on in the environment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A micro-batch of a model: what autograd keeps, and the largest tensors of the passes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rlobj.scoring.tiles import tile_columns

@@ -3,8 +3,6 @@
 accelerate launch -> engine -> what fits the GPUs -> the values of a CPU
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings with which a run fits its GPUs."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Mapping, Sequence

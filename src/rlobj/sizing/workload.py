@@ -7,8 +7,6 @@ all its sequences: it takes the longer of the time to read them and the time to 
 transformers takes `STEP`. Dynamic sampling counts with its first batch of prompts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

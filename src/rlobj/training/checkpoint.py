@@ -12,8 +12,6 @@
 Tensors are stored whole and by name, so any strategy with any number of ranks can read them.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -1,7 +1,5 @@
 """How to go on with a run that has stopped: what an error says, and the screen."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ A mistake in names or settings is an error before torch is imported, which takes
 that need it are imported where they are used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain, count

@@ -1,7 +1,5 @@
 """Open a run that is about to be resumed: its own configuration, with what may change."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ run's folder. A resumed run continues its TensorBoard log; in the other trackers
 with the same name.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 import math

@@ -1,7 +1,5 @@
 """A copy of a worker process, which has its own state and may fail alone."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from contextlib import suppress

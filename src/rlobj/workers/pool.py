@@ -1,7 +1,5 @@
 """Worker processes that answer alike, and the count of calls that fail."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import deque

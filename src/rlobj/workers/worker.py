@@ -1,7 +1,5 @@
 """A worker process: start it, ask it under a deadline, and kill it with all that it started."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """`report.html`, one file: problems, samples, responses, without a network."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

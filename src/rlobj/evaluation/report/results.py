@@ -1,8 +1,6 @@
 """The numbers of an evaluation as results.json, and as the table on screen, in results.md and on
 the page, with how to read it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Container, Mapping, Sequence
 from itertools import chain

@@ -8,8 +8,6 @@ where it does not hold. It is silent where a metric that it reads is absent: com
 are false.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is wrong with runs: `Watch` checks one line of metrics after another, `diagnose` all."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

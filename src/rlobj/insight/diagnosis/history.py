@@ -3,8 +3,6 @@
 They are means over few steps, early and now.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import math
 from collections import Counter, deque

@@ -5,8 +5,6 @@ columns of the record. Tokens that belong to another phase of the objective are 
 not count: their `in_phase` is false. It is null for recorded tokens.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The rules of a run, and their parts, as the page of tokens shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -10,8 +10,6 @@ type is float32 (null is NaN), int32, float64, bool (bytes 0, 1, 2 = null) or te
 are int32 places in the list of `values`, an element of its own. `per` is "token" or "response".
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

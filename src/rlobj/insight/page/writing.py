@@ -1,7 +1,5 @@
 """`inspect.html`: the tokens of a run as a page that needs no network."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial

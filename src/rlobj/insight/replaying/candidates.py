@@ -1,7 +1,5 @@
 """What is replayed: objectives of presets, objectives, rules, and rules with a number to sweep."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Objectives planned again on full tables: weights and gradients of every token, exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """`replay`: what other objectives and rules do to the tokens that a run recorded."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter, defaultdict

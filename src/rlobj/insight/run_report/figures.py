@@ -3,8 +3,6 @@
 An entry of figures.yaml makes a figure. To add one: add an entry.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

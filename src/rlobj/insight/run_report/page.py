@@ -1,7 +1,5 @@
 """`report`: runs compared on one page that needs no network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial

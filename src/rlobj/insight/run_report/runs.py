@@ -1,7 +1,5 @@
 """Runs as a report reads them: numbers only, whatever their files hold."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What an ObjectiveTrainer remembers between the calls of TRL."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import dataclass, field

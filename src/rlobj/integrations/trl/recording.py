@@ -1,7 +1,5 @@
 """The record of a run in TRL: what `inspect`, `replay`, `diagnose` and `report` read."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

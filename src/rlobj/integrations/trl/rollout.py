@@ -1,7 +1,5 @@
 """What an ObjectiveTrainer adds to a rollout of TRL, and how it follows its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby

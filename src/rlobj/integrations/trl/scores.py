@@ -1,7 +1,5 @@
 """Scores in TRL: frozen models and servers that score each rollout once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

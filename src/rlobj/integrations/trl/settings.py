@@ -1,7 +1,5 @@
 """What the settings of GRPOConfig mean beside an objective of rlobj: used, replaced, or refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Collection, Mapping

@@ -5,8 +5,6 @@ prepares the inputs of the whole window, and `Objective.plan` reads them. Each `
 then `Objective.loss` on one micro-batch. The losses add up to the objective of the update.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal

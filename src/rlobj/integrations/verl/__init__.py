@@ -14,8 +14,6 @@ imported; the changes do nothing unless `loss_mode` is `rlobj`:
   computes the loss: a trainer without this worker stops, and never trains with another loss.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial, wraps

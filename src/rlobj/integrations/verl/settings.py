@@ -1,7 +1,5 @@
 """The preset of a run in verl, and verl's settings that do not go with it."""
 
-from __future__ import annotations
-
 # pyright: reportMissingImports=false
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ verl keeps a nested tensor [B, j] for each field, with one entry per response to
 marks the trained tokens. `response_mask` lacks those that verl's rollout correction rejected.
 """
 
-from __future__ import annotations
-
 # pyright: reportMissingImports=false
 from collections.abc import Mapping
 from hashlib import blake2b

@@ -8,8 +8,6 @@ All ranks hold equally many responses and make equally many updates, so they pla
 then may build micro-batches as it likes: the plan finds each response by its id.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cached_property
 from pathlib import Path

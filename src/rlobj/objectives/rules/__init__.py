@@ -8,8 +8,6 @@ parsing      text -> expression
 This module has the pydantic fields for rules and numbers. `rlobj.objectives.frame` evaluates them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

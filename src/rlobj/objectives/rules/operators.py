@@ -26,8 +26,6 @@ column `state` of one's own, which holds whole numbers; a negative one is in non
 a number is undefined belongs to no population.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ The text is never evaluated: each allowed node builds one expression. Anything e
 a caret under its first character.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import operator

@@ -3,8 +3,6 @@
 The arguments are vLLM's. Use `rlobj serve` instead: it adds the key and the required arguments.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

@@ -4,8 +4,6 @@ vLLM's own --api-key protects only the paths under /v1, but not the control endp
 replace the weights. `RequireKey` protects all paths.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import os

@@ -6,8 +6,6 @@ describe the tensors, so the workers need no names and shapes in advance:
     header (1 KiB of JSON: name, dtype, shape), tensor, header, tensor, ..., header "end"
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Iterator

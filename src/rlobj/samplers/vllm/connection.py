@@ -1,7 +1,5 @@
 """HTTP connection to one server: the key, what each answer means, and its model."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

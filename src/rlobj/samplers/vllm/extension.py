@@ -5,8 +5,6 @@ are called by name: in this process, in worker processes and through POST /colle
 HTTP, arguments and results are JSON.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator

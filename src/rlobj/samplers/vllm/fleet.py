@@ -1,7 +1,5 @@
 """Several servers as one: prompts dealt by load, and waiting for a server that is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

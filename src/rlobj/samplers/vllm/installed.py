@@ -1,7 +1,5 @@
 """Find the installed version of vLLM and check that it is supported, without importing vLLM."""
 
-from __future__ import annotations
-
 import torch
 
 from rlobj.base.errors import ConfigError, MissingExtra, pip_install

@@ -5,8 +5,6 @@ packed copy is read through the layer: y = x Wᵀ with the unit vectors for x gi
 because products with 1 and 0 and sums with 0 are exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Restore the process state that vLLM changes in the trainer's process."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

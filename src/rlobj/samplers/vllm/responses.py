@@ -1,7 +1,5 @@
 """What both vLLM samplers do: build requests and read responses."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

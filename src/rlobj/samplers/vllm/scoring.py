@@ -3,8 +3,6 @@
 The server's weights are used as they are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator, Sequence

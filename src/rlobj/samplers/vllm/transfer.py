@@ -1,7 +1,5 @@
 """Send weights to all servers of a fleet, by files or by broadcast."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

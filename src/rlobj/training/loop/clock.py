@@ -1,7 +1,5 @@
 """The time of a step, by phases."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import defaultdict

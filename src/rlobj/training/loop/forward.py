@@ -1,7 +1,5 @@
 """Forward passes: sequences go through a model in micro-batches that fit in memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The policy before training, as it is trained, and in frozen copies."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import tempfile

@@ -1,7 +1,5 @@
 """What a caller hands in: names, and Python objects in place of what settings would open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@
 `forward.py` makes the forward passes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The metrics of a step's rollout over all ranks."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 `open_run` opens everything in its order, and the functions below it stand in the same order.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -4,8 +4,6 @@ SIGTERM and Ctrl-C finish and save the step before the run ends. A run that wait
 saves the steps before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

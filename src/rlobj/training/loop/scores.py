@@ -7,8 +7,6 @@ Bare        the policy without its adapters
 Lagged      a moving average or an older copy of the policy
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Updates and steps that change nothing: counted, kept for a second look, and limited."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -9,8 +9,6 @@ What is called here is in `trainer.py` and `learner.py`, which also keep the tim
 what is saved when a step fails, and `explained` what the error says.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The stages: collect a rollout, sync the sampler, evaluate, write metrics, save a
 Each stage adds its numbers to `Trainer.metrics` and its time to the learner's clock.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

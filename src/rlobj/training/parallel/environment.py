@@ -1,7 +1,5 @@
 """Choose the strategy, and open the process group from the environment of this process."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import importlib.util

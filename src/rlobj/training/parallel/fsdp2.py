@@ -1,7 +1,5 @@
 """The strategy fsdp2: torch's fully_shard shards weights, gradients and moments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The interface of the strategies, which train one policy on several processes; and ddp."""
 
-from __future__ import annotations
-
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable

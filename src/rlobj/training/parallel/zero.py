@@ -1,7 +1,5 @@
 """The strategies zero2 and zero3: DeepSpeed shards moments, gradients and, in zero3, weights."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

@@ -1,7 +1,5 @@
 """Collector: from problems to a rollout, which is groups of graded responses with their columns."""
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

@@ -1,7 +1,5 @@
 """A run's own columns: numbers of responses or tokens from rows, rewards or functions."""
 
-from __future__ import annotations
-
 import math
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """A rollout: the graded responses of a step, and which groups of them have a signal."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter, defaultdict

@@ -6,8 +6,6 @@ for each other at each optimizer step. What an update computes does not depend o
 response. Only token ids and log-probs travel; texts stay where they were sampled.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math
