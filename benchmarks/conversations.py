@@ -265,7 +265,7 @@ def opened(engine: str) -> Iterator[Any]:
             sampler = VllmSampler(folder, tokenizer, **given)
         else:
             started = stack.enter_context(Server(folder, port=free_port(), dtype="float32"))
-            started.wait(600)
+            started.wait()
             given["model_config"] = model.config
             sampler = VllmServerSampler(ServerSettings(url=started.url), tokenizer, **given)
         with contextlib.closing(sampler):

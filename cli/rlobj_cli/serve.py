@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import signal
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,50 +57,33 @@ def serve(
     with importing("torch", "transformers"):
         from rlobj.evaluation.engines import find_model
         from rlobj.models.gguf_files import stored_as
+        from rlobj.samplers.vllm import Server
         from rlobj.settings.layers import merged, parse_setting
 
         arguments = merged(("--set", parse_setting(text)) for text in settings or [])
-        policy = find_model(model)
-        from rlobj.samplers.vllm import Server
+        source = find_model(model).locate()
     calm_libraries(console)
-    source = policy.locate()
     with working(console, "checking vLLM"):
         server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
+    console.print(Text(f"vLLM starts; its log is {server.log}"), soft_wrap=True)
     with server:
         try:
-            _run(console, server, model, stored_as(source))
+            with working(console, "starting"):
+                server.wait()
+            _say(console, server, model, stored_as(source))
             server.join()
         except KeyboardInterrupt:
             console.print("\nStopping the server.")
 
 
-def _run(console: Console, server: Server, model: str, notes: Mapping[str, str]) -> None:
-    """Wait until the server answers, and say how to use it, with notes about the model by name."""
-    started = time.monotonic()
-    console.print(Text.assemble(("rlobj serve", "bold"), f"  {model}"))
-    console.print(Text(f"vLLM starts; its log is {server.log}", style="dim"), soft_wrap=True)
-    with working(console, "starting"):
-        server.wait(math.inf)
-    key = "the value of RLOBJ_API_KEY"
-    if server.key_path is not None:
-        key = f"{server.key_path} (your trainers on this machine find it)"
-    facts = {"url": server.url, "weights": server.dtype, **notes, "key": key}
-    for name, text in facts.items():
+def _say(console: Console, server: Server, model: str, notes: Mapping[str, str]) -> None:
+    """Say how to use a server that is ready, with notes about the model by name."""
+    key = str(server.key_path or "the value of RLOBJ_API_KEY")
+    for name, text in {"url": server.url, "weights": server.dtype, **notes, "key": key}.items():
         console.print(Text.assemble((f"  {name:9}", "dim"), text), soft_wrap=True)
     named = "" if model == "embedded" else f" --model {model}"
-    where = "" if server.default_url else f" --set sampling.server.url={server.url}"
-    console.print(
-        Text(
-            f"Ready after {time.monotonic() - started:.0f} s. Train from another terminal with:\n"
-            f"  rlobj train --preset stapo{named} --sampler vllm-server{where}\n"
-            "Ctrl-C stops the server."
-        ),
-        soft_wrap=True,
+    command = (
+        f"rlobj train --preset stapo{named} --sampler vllm-server "
+        f"--set sampling.server.url={server.url}"
     )
-    if not server.local:
-        warning = (
-            "Other machines reach this server: set RLOBJ_API_KEY to the key there. HTTP is not "
-            "encrypted: anybody who can read the network traffic gets the key. Use a private "
-            "network, or leave out --host and use an SSH tunnel."
-        )
-        console.print(Text(warning, style="yellow"), soft_wrap=True)
+    console.print(Text(f"Ready. Train with:\n  {command}"), soft_wrap=True)

@@ -109,7 +109,7 @@ def test_a_server_and_its_trainer_are_new_processes(folder: Path) -> None:
         command = [sys.executable, "-m", "rlobj_cli", *serve]
         server: Any = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
     try:
-        wait_until(lambda: "Ready after" in log.read_text(), READY, server, log)
+        wait_until(lambda: "Ready." in log.read_text(), READY, server, log)
         run(folder, [*train, "--set", f"sampling.server.url=http://127.0.0.1:{port}"])
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait(READY) == 0, log.read_text()

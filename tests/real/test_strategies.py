@@ -82,7 +82,7 @@ def test_a_server_has_the_weights_of_each_step(smollm2: Path, scratch: Path) -> 
     cache = str(scratch / "cache")
     server = Served(smollm2, scratch, fork=True, arguments=arguments, XDG_CACHE_HOME=cache)
     try:
-        server.await_text("Ready after")
+        server.await_text("Ready.")
         sampling = {"engine": "vllm-server", "server": {"url": server.url}}
         config = short_run(smollm2, scratch, sampling=sampling, training=WHOLE)
         file = write_config(config, scratch / "run.yaml")

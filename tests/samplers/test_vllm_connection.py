@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import stat
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +16,8 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers.types import Feed, WaitEnded, WeightsLost
 from rlobj.samplers.vllm import ServerSettings, auth, extension, installed
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, RequireKey, find_key, key_file
-from rlobj.samplers.vllm.connection import Connection, ServerGone
-from rlobj.samplers.vllm.fleet import Fleet
+from rlobj.samplers.vllm.client import VllmServerSampler
+from rlobj.samplers.vllm.connection import HEALTH, Connection, ServerGone
 from rlobj.samplers.vllm.server import Server, command
 
 # The key.
@@ -109,7 +107,7 @@ def test_the_command_line_of_the_server_holds_no_key(monkeypatch):
 def test_a_server_does_not_start_on_a_port_in_use(flaky, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = Server("folder", port=flaky.server_port)
-    with pytest.raises(ConfigError, match="Choose another port=N"):
+    with pytest.raises(ConfigError, match=r"in use.*; use another port"):
         server.__enter__()
     assert flaky.seen == []  # so it has not received the key
 
@@ -178,8 +176,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def running() -> Iterator[Flaky]:
+@pytest.fixture
+def flaky():
+    pytest.importorskip("aiohttp")
     with Flaky() as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.02])
         thread.start()
@@ -189,73 +188,47 @@ def running() -> Iterator[Flaky]:
         thread.join()
 
 
-@pytest.fixture
-def flaky():
-    pytest.importorskip("aiohttp")
-    with running() as server:
-        yield server
+def connected(server: Flaky, **settings: Any) -> Connection:
+    return Connection(ServerSettings(url=server.url, **settings))
 
 
-@pytest.fixture
-def other():
-    with running() as server:
-        yield server
-
-
-def fleet_of(*servers: Flaky, **settings: Any) -> Fleet:
-    urls = tuple(server.url for server in servers)
-    return Fleet(ServerSettings(url=urls, **settings), MODEL)
-
-
-def answers(fleet: Fleet, count: int, version: int = -1) -> list[Any]:
+def answers(connection: Connection, count: int) -> list[Any]:
     found: dict[int, Any] = {}
     asked = Feed.whole(range(count))
-    fleet.complete(asked, lambda seed: {"seed": seed}, found.__setitem__, version)
+    connection.complete(asked, lambda seed: {"seed": seed}, found.__setitem__, HEALTH)
     return [found[i]["seed"] for i in range(count)]
 
 
-def test_a_server_that_fails_has_lost_the_weights_and_is_used_again_when_it_answers(flaky, caplog):
-    fleet = fleet_of(flaky, patience=300)
+def sampler_of(server: Flaky, **settings: Any) -> VllmServerSampler:
+    address = ServerSettings(url=server.url, **settings)
+    return VllmServerSampler(address, None, eos=[], model_config=MODEL)
+
+
+def test_a_server_that_fails_is_used_again_when_it_answers(flaky):
+    connection = connected(flaky, patience=300)
+    assert answers(connection, 300) == [*range(300)]
     flaky.statuses = [503]
     with pytest.raises(WeightsLost, match="answered /v1/completions with 503"):
-        answers(fleet, 3)
+        answers(connection, 3)
     flaky.statuses = [503, 503]
-    assert answers(fleet, 3) == [0, 1, 2]
-    assert "answers again" in caplog.text
+    assert connection.wait(lambda: answers(connection, 1)) == [0]
 
 
 def test_error_after_the_last_attempt_shows_the_command_to_type(flaky, caplog):
-    fleet = fleet_of(flaky, patience=3)
-    flaky.statuses, fleet.living = [503] * 99, {}
-    with pytest.raises(RunError, match=r"with 503.*Waited \d s.*rlobj serve MODEL --port \d+"):
-        answers(fleet, 1)
+    connection = connected(flaky, patience=3)
+    flaky.statuses = [503] * 99
+    with pytest.raises(RunError, match=r"with 503.*rlobj serve MODEL --port \d+. Waited \d s"):
+        connection.wait(lambda: answers(connection, 1))
     assert "Waiting for it, up to " in caplog.text
 
 
 def test_a_wait_ends_when_the_process_is_asked_to_end(flaky, monkeypatch):
-    fleet = fleet_of(flaky, patience=3600)
-    flaky.statuses, fleet.living = [503] * 99, {}
-    monkeypatch.setattr("rlobj.samplers.vllm.fleet.ENDING", ending := threading.Event())
+    connection = connected(flaky, patience=3600)
+    flaky.statuses = [503] * 99
+    monkeypatch.setattr("rlobj.samplers.vllm.connection.ENDING", ending := threading.Event())
     threading.Timer(0.2, ending.set).start()
     with pytest.raises(WaitEnded, match="with 503"):
-        answers(fleet, 1)
-
-
-def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_again_to_the_other(
-    flaky, other, caplog
-):
-    fleet = fleet_of(flaky, other)
-    assert answers(fleet, 10) == list(range(10))
-    completions = [server.seen.count("/v1/completions") for server in (flaky, other)]
-    assert completions == [5, 5]
-    flaky.statuses = [503] * 99
-    with pytest.raises(WeightsLost, match=f"{flaky.url} answered /v1/completions with 503"):
-        answers(fleet, 10)
-    assert answers(fleet, 10) == list(range(10))
-    assert [*fleet.living] == [fleet.nodes[1]]
-    flaky.statuses = []
-    assert fleet.join() == fleet.nodes  # each sync tries a dead one again
-    assert "answers again" in caplog.text
+        connection.wait(lambda: answers(connection, 1))
 
 
 @pytest.mark.parametrize(
@@ -264,71 +237,46 @@ def test_prompts_are_dealt_by_load_and_those_of_a_dead_server_again_to_the_other
         ("", {"shape": {**SHAPE, "hidden_size": 9}}, "hidden_size is 9 there and 8 here"),
         ("", {"logprobs_mode": "raw_logprobs"}, "returns raw_logprobs"),
         ('{"version": "0.12.0"}', {}, "has vllm 0.12.0; rlobj works with"),
-        ("{}", {}, "does not give"),
+        ("<html>", {}, r"does not know /version.*rlobj serve MODEL"),
     ],
 )
-def test_a_server_of_several_that_comes_back_as_another_stays_out(
-    flaky, other, caplog, page, about, reason
-):
-    fleet = fleet_of(flaky, other)
-    flaky.statuses = [503]
-    with pytest.raises(WeightsLost):
-        answers(fleet, 4)
+def test_a_server_that_does_not_fit_is_refused(flaky, page, about, reason):
     flaky.page, flaky.about = page, about
-    assert fleet.join() == [fleet.nodes[1]]
-    assert reason in caplog.text
-    assert "The run goes on with the other servers" in caplog.text
+    with pytest.raises(ConfigError, match=reason):
+        sampler_of(flaky)
 
 
 @pytest.mark.parametrize("change", [{"version": -1}, {"loads": 2}], ids=str)
-def test_weights_that_are_lost_or_replaced_while_it_samples_are_found(flaky, other, change):
-    flaky.version = other.version = 7
-    fleet = fleet_of(flaky, other)
-    flaky.slow.clear()
-    threading.Timer(0.3, lambda: (vars(flaky).update(change), flaky.slow.set())).start()
+def test_weights_that_are_lost_or_replaced_while_it_samples_are_found(flaky, change):
+    flaky.version = 7
+    sampler = sampler_of(flaky)
+
+    def send() -> None:
+        sampler._send(Feed.whole([]), lambda _: ([], {}), lambda *_: None)
+
+    send()
+    vars(flaky).update(change)
     with pytest.raises(WeightsLost, match="has no weights of this run"):
-        answers(fleet, 4, version=7)
-    assert answers(fleet, 4, version=7) == [0, 1, 2, 3]
-    flaky.version = other.version = -1
-    with pytest.raises(WeightsLost):
-        answers(fleet, 4, version=7)
+        send()
 
 
-def test_a_hung_server_is_found_by_its_health_check(flaky, other):
-    fleet = fleet_of(flaky, other, timeout=2.0)
+def test_a_hung_server_is_found_by_its_health_check(flaky):
+    connection = connected(flaky, timeout=0.5)
     flaky.slow.clear()
+    pulse = "POST", "/collective_rpc", {"method": "rlobj_status"}
     flaky.statuses = [200, 503]  # of the health check, while a completion hangs
-    with pytest.raises(WeightsLost, match="answered /collective_rpc with 503"):
-        answers(fleet, 2)
+    with pytest.raises(ServerGone, match="answered /collective_rpc with 503"):
+        connection.complete(Feed.whole([0]), lambda seed: {}, lambda *_: None, pulse)
 
 
 def test_a_command_that_failed_in_the_server_is_not_repeated(flaky):
     flaky.statuses = [500]
     with pytest.raises(RunError, match="answered /collective_rpc with 500"):
-        Connection(flaky.url, 5.0).call("rlobj_load_files", "folder", 1)
+        connected(flaky).call("rlobj_load_files", "folder", 1)
     assert flaky.seen == ["rlobj_load_files"]
 
 
-def test_a_server_that_refuses_or_is_another_program_is_a_config_error_at_the_start(
-    flaky, monkeypatch
-):
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
-    flaky.page = "<html>"
-    with pytest.raises(ConfigError, match=r"does not know /version.*rlobj serve MODEL"):
-        fleet_of(flaky)
-    flaky.statuses, flaky.page = [401], ""
-    connection = Connection(flaky.url, 5.0)
-    with pytest.raises(ServerGone, match=f"needs a key.*{KEY_VARIABLE}"):
-        connection.call("rlobj_status")
-    monkeypatch.setenv(KEY_VARIABLE, "other")
+def test_a_wrong_key_is_a_config_error(flaky):
     flaky.statuses = [401]
-    with pytest.raises(ServerGone, match="refuses the key"):
-        connection.call("rlobj_status")
-
-
-def test_settings_of_several_servers():
-    two = ServerSettings(url=("http://a:1/", "http://b:2"))
-    assert two.urls == ("http://a:1", "http://b:2")
-    assert ServerSettings(**json.loads(two.model_dump_json())) == two
-    with pytest.raises(ConfigError, match="addresses of different servers"):
-        ServerSettings(url=("http://a:1", "http://a:1/"))
+    with pytest.raises(ConfigError, match=f"with 401.*Set {KEY_VARIABLE}"):
+        connected(flaky).call("rlobj_status")

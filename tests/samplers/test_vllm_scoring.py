@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -102,14 +102,13 @@ def test_the_most_likely_tokens_of_a_plain_server_are_those_of_transformers(scor
 @pytest.mark.parametrize(
     ("sequence", "part"),
     [
-        (([5], [5] * (POSITIONS - 1)), r"has 128 tokens.*127 \(max_model_len=128.*=129"),
+        (([5], [5] * POSITIONS), "maximum context length is 128 tokens"),
         (([5], [6, 99]), "Token id 99 is out of vocabulary"),
     ],
 )
 def test_a_sequence_that_the_server_cannot_score_is_refused(scorer, sequence, part):
-    with pytest.raises(ConfigError, match=rf"scores\.teacher: .*{part}") as caught:
+    with pytest.raises(ConfigError, match=part):
         scorer.logprobs([([5], [6]), sequence])
-    assert scorer.url in str(caught.value)
     assert scorer.logprobs([([5], [6])])[0][0] < 0
 
 
@@ -117,28 +116,16 @@ def test_a_sequence_that_the_server_cannot_score_is_refused(scorer, sequence, pa
 @pytest.mark.parametrize("key", ["", "wrong"])
 def test_without_the_key_of_a_plain_server_the_message_names_the_variable(plain, monkeypatch, key):
     monkeypatch.setenv(KEY_VARIABLE, key)
-    with pytest.raises(ConfigError, match=rf"scores\.teacher: .*key.*{KEY_VARIABLE}"):
+    with pytest.raises(ConfigError, match=f"with 401.*Set {KEY_VARIABLE}"):
         ServerScorer(plain[1], name="teacher", temperature=1.0)
 
 
 @real
-@pytest.mark.parametrize(
-    ("alphabet", "eos", "part"),
-    [
-        (ALPHABET.replace("89", "98"), "<eos>", "id 12 is '9' here and '8' there"),
-        (SCRATCHPAD_ALPHABET, "<eos>", "id 20 is ';' here and '' there"),
-        (ALPHABET, "<unk>", r"id 3 \('<unk>'\) ends a response of the policy.*scores.teacher.end="),
-    ],
-)
-def test_the_servers_tokenizer_is_compared_with_the_policys(scorer, alphabet, eos, part):
-    scorer.check(build_tokenizer(), ["1+2=3", "x"])
-    other = build_tokenizer(alphabet)
-    other.eos_token = eos
-    with pytest.raises(ConfigError, match=rf"scores\.teacher: .*{part}") as caught:
-        scorer.check(other)
-    assert scorer.url in str(caught.value)
-    if eos != "<eos>":
-        scorer.check(other, end=2)
+@pytest.mark.parametrize("alphabet", [ALPHABET.replace("89", "98"), SCRATCHPAD_ALPHABET])
+def test_the_servers_tokenizer_is_compared_with_the_policys(scorer, alphabet):
+    scorer.check(build_tokenizer())
+    with pytest.raises(ConfigError, match=r"scores\.teacher: .* has another tokenizer"):
+        scorer.check(build_tokenizer(alphabet))
 
 
 @real
@@ -189,7 +176,7 @@ def score_again_and_again(scorer: ServerScorer) -> None:
 @real
 def test_a_server_that_is_killed_while_it_scores_is_an_error_after_patience(scorer, plain):
     threading.Timer(0.5, lambda: os.killpg(plain[0].pid, signal.SIGKILL)).start()
-    with pytest.raises(RunError, match=rf"scores\.teacher: .*{scorer.url}.*Waited \d+ s"):
+    with pytest.raises(RunError, match=rf"{plain[1]}.*Waited \d+ s"):
         score_again_and_again(scorer)
 
 
@@ -197,14 +184,8 @@ def test_a_server_that_is_killed_while_it_scores_is_an_error_after_patience(scor
 
 
 def test_a_rollout_at_another_temperature_is_refused_before_the_server_is_asked():
-    with pytest.raises(ConfigError, match=r"0\.7.*scores\.sage\.model.*sampling\.temperature=1"):
+    with pytest.raises(ConfigError, match=r"scores\.sage\.model.*sampling\.temperature=1"):
         ServerScorer("http://127.0.0.1:1", name="sage", temperature=0.7)
-
-
-class Answer(NamedTuple):
-    """An answer that may be a text."""
-
-    value: Any
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> ServerScorer:
@@ -212,19 +193,17 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> ServerScorer:
     pytest.importorskip("aiohttp")
     left, model = list(answers), "good"
 
-    async def send(self: Any, session: Any, method: str, path: str, *others: Any) -> Any:
+    async def send(self: Any, session: Any, request: Any, timeout: Any) -> Any:
         nonlocal model
-        if path == "/v1/models":
+        if request[1] == "/v1/models":
             return {"data": [{"id": "policy", "root": model, "max_model_len": POSITIONS}]}
         while isinstance(left[0], str):
             model = left.pop(0)
         if isinstance(left[0], Exception):
             raise left.pop(0)
-        if isinstance(left[0], Answer):
-            left[0] = left[0].value
         return {"choices": [{"prompt_logprobs": left.pop(0)}]}
 
-    monkeypatch.setattr(Connection, "send", send)
+    monkeypatch.setattr(Connection, "_send", send)
     return ServerScorer("http://teacher:1", name="sage", temperature=1.0, patience=1)
 
 
@@ -237,15 +216,12 @@ def entries(*values: float | None, tokens: Sequence[int] = (6, 7)) -> list[Any]:
 @pytest.mark.parametrize(
     ("answer", "part"),
     [
-        (
-            entries(-1.0, math.nan),
-            r"1 of 2 log-probs.*first nan for token 1 of response 0 \(id 7\)",
-        ),
-        (entries(-9999.0, None), "2 of 2 log-probs.*first -inf for token 0"),
-        (entries(-1.0, -1.0, tokens=(6, 8)), "first nan for token 1"),
-        (entries(-1.0, tokens=[6]), "first nan for token 1"),
-        (None, "2 of 2 log-probs"),
-        (entries(17.5, -1.0), "first 17.5 for token 0.*logprobs_mode"),
+        (entries(-1.0, math.nan), "token 7 the log-prob nan"),
+        (entries(-9999.0, None), "token 6 the log-prob -9999"),
+        (entries(-1.0, -1.0, tokens=(6, 8)), "token 7 the log-prob None"),
+        (entries(-1.0, tokens=[6]), "token 7 the log-prob None"),
+        (None, "token 6 the log-prob None"),
+        (entries(17.5, -1.0), "token 6 the log-prob 17.5.*logprobs_mode"),
     ],
     ids=["nan", "infinite", "another-token", "too-few", "none", "logits"],
 )
@@ -253,9 +229,8 @@ def test_a_log_prob_that_is_none_is_an_error_with_the_score_and_the_server(
     monkeypatch, answer, part
 ):
     scorer = answering(monkeypatch, answer)
-    with pytest.raises(RunError, match=rf"scores\.sage: .*{part}") as caught:
+    with pytest.raises(RunError, match=rf"scores\.sage: .*http://teacher:1.*{part}"):
         scorer.logprobs([([5], [6, 7])])
-    assert "http://teacher:1" in str(caught.value)
 
 
 def ranked(*rows: tuple[int, Any, Any]) -> list[Any]:
@@ -272,16 +247,11 @@ HALF = math.log(0.5)
         ranked((6, 0.0, 1), (7, 5.0, 2)),
         ranked((6, -0.1, 1), (7, -0.2, 2)),
         ranked((6, -0.5, 1), (7, math.nan, 2)),
-        ranked((6, -0.5, 1), (7, "-1.5", 2)),
-        [None, {"x": {"logprob": -0.5, "rank": 1}}],
-        [None, {"6": {"rank": 1}}],
-        [None, [-0.5]],
-        "-0.5",
     ],
 )
 def test_most_likely_tokens_that_no_distribution_has_are_refused(monkeypatch, answer):
-    scorer = answering(monkeypatch, Answer(answer))
-    with pytest.raises(RunError, match=r"scores\.sage: .*http://teacher:1.* vLLM does not give"):
+    scorer = answering(monkeypatch, answer)
+    with pytest.raises(RunError, match=r"scores\.sage: .*http://teacher:1 gives impossible"):
         scorer.score([([5], [6])], top=2)
 
 
@@ -299,18 +269,6 @@ def test_the_scored_token_may_be_outside_of_the_most_likely_ones_or_tie_with_one
     [score] = answering(monkeypatch, ranked(*rows)).score([([5], [6])], top=2)
     assert score.ids == ids
     assert score.logprob == rows[0][1]
-
-
-@pytest.mark.parametrize("answer", [{}, {"choices": []}, None, "x"])
-def test_an_answer_of_another_program_is_one_error(monkeypatch, answer):
-    scorer = answering(monkeypatch, [])
-
-    async def send(*_: Any) -> Any:
-        return answer
-
-    monkeypatch.setattr(Connection, "send", send)
-    with pytest.raises(RunError, match=r"scores\.sage: .*teacher:1 gave an answer .*vLLM"):
-        scorer.logprobs([([5], [6])])
 
 
 def test_an_impossible_token_of_a_server_has_a_finite_log_prob_among_the_likely_ones(monkeypatch):

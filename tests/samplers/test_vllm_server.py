@@ -239,7 +239,7 @@ def test_scores_are_read_while_a_run_trains_with_the_server(served, model):
     for sample, values in zip(samples, scorer.logprobs(sequences), strict=True):
         assert values == pytest.approx(list(sample.logprobs), abs=TOLERANCE)
     assert sampler.received().version == 65
-    with pytest.raises(ConfigError, match="because a trainer sent it others"):
+    with pytest.raises(ConfigError, match="weights that a trainer sent"):
         sampler_for(served, model).require_model(str(served.folder))
 
 

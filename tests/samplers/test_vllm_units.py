@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import subprocess
 import threading
 from typing import Any
 
@@ -15,13 +14,11 @@ from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.base.ports import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
-from rlobj.samplers.vllm import Server, ServerSettings, VllmSettings, extension, installed, transfer
+from rlobj.samplers.vllm import ServerSettings, VllmSettings, extension, installed
 from rlobj.samplers.vllm.broadcast import WeightGroup
-from rlobj.samplers.vllm.client import completion
+from rlobj.samplers.vllm.client import completion, store
 from rlobj.samplers.vllm.extension import WeightExtension
 from rlobj.samplers.vllm.responses import Completion, CompletionReader, engine_seed, request_fields
-
-needs_vllm = pytest.mark.skipif(installed.installed_vllm() is None, reason="vLLM is not installed")
 
 # Versions.
 
@@ -119,23 +116,6 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
     assert math.isnan(completion(choice).logprobs[0])
 
 
-@needs_vllm
-def test_a_server_that_closes_its_port_and_hangs_counts_as_ended(monkeypatch):
-    """vLLM's first process may do so when its engine is killed."""
-    monkeypatch.setattr("rlobj.samplers.vllm.server._CLOSED", 0.3)
-    server = Server("model", port=free_port())
-    server.log.write_text("its last words")
-    hanging = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    monkeypatch.setattr(server, "_process", hanging)
-    try:
-        with pytest.raises(RunError, match=r"the server ended; .*\nits last words"):
-            server.join()
-        assert server.alive()
-    finally:
-        server.stop()
-    assert not server.alive()
-
-
 # Transports of weights.
 
 
@@ -175,7 +155,7 @@ def test_a_broadcast_carries_names_dtypes_shapes_and_values():
 
 
 def test_files_carry_names_dtypes_shapes_and_values_in_order(tmp_path):
-    transfer._store(some_weights().items(), tmp_path)
+    store(some_weights().items(), tmp_path)
     require_same(extension._stored(tmp_path), some_weights())
 
 

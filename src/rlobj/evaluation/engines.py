@@ -254,7 +254,7 @@ def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
             settings["extra"] = dict(config.sampling.vllm.extra)
     else:
         sampler.require_model(source)
-        device = ", ".join(config.sampling.server.urls)
+        device = config.sampling.server.url
     settings["dtype"] = _name(sampler.dtype)
     facts = {"policy": source, **stored_as(source), "engine": name, "device": device}
     return Engine(sampler, tokenizer, chat, _context(described), facts, settings)

@@ -110,8 +110,7 @@ def _far_servers(settings: Mapping[str, Any]) -> Iterator[str]:
     """The servers on other machines that settings use."""
     urls = []
     if flattened(settings).get("sampling.engine") == "vllm-server":
-        of_sampler = flattened(settings).get("sampling.server.url", ())
-        urls += of_sampler if isinstance(of_sampler, list | tuple) else [of_sampler]
+        urls += [flattened(settings).get("sampling.server.url", "http://localhost")]
     urls += _servers_of(settings.get("scores"))
     urls += _servers_of(settings.get("rewards"))
     yield from (url for url in map(str, urls) if not is_local(urlsplit(url).hostname))

@@ -16,9 +16,6 @@ def _end_with(parent: int) -> None:
     """Wait until the parent has ended, then end this process group."""
     while os.getppid() == parent:
         time.sleep(0.5)
-    if os.getpgrp() != os.getpid():  # started by hand: not the leader of its own group
-        os.kill(os.getpid(), signal.SIGTERM)
-        return
     os.killpg(os.getpid(), signal.SIGTERM)
     time.sleep(STOPPING)
     kill_group(os.getpid())

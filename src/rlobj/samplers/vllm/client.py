@@ -1,26 +1,40 @@
-"""Sample from servers that were started with `rlobj serve`, on this or other machines."""
+"""Sample from a server that was started with `rlobj serve`, on this or another machine."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, RunError
-from rlobj.samplers.types import Feed
+from rlobj.base.errors import ConfigError, RunError, Setting
+from rlobj.base.ports import free_port
+from rlobj.installation import check_version
+from rlobj.samplers.types import Feed, WeightsLost
+from rlobj.samplers.vllm.auth import is_local
+from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection
-from rlobj.samplers.vllm.fleet import Fleet
+from rlobj.samplers.vllm.installed import SUPPORTED
 from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
-from rlobj.samplers.vllm.transfer import Transfer
 from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_PULSE = "POST", "/collective_rpc", {"method": "rlobj_status"}
 
 
 class VllmServerSampler(VllmBase):
@@ -37,7 +51,7 @@ class VllmServerSampler(VllmBase):
         MissingExtra: aiohttp is not installed.
         ConfigError: the key is wrong, the server was not started with `rlobj serve`, it has a
             different model, or its vLLM version is not supported.
-        RunError: no server answers.
+        RunError: the server does not answer.
     """
 
     same_tensors = False
@@ -52,17 +66,39 @@ class VllmServerSampler(VllmBase):
         primary: bool = True,
     ) -> None:
         super().__init__(tokenizer, eos)
-        self.settings = settings
-        self._primary = primary
-        self._fleet = Fleet(settings, model_config)
-        self._transfer = Transfer(self._fleet, settings)
-        abouts = [node.about[0] for node in self._fleet.living]
-        self._context = min(about["max_model_len"] for about in abouts)
-        self._vocabulary = abouts[0]["shape"]["vocab_size"]
-        if len({about["dtype"] for about in abouts}) > 1:
-            raise ConfigError("the servers have different dtypes; expected one dtype")
-        self.dtype: torch.dtype | None = getattr(torch, abouts[0]["dtype"])
-        self._expected = max(version for version, _ in self._fleet.living.values())
+        self._settings, self._primary = settings, primary
+        self._model = model_config.get_text_config()
+        self._server = Connection(settings)
+        about = self._server.wait(self._join)[0]
+        self._context, self._vocabulary = about["max_model_len"], about["shape"]["vocab_size"]
+        self.dtype: torch.dtype | None = getattr(torch, about["dtype"])
+        self._state: tuple[int, int] | None = self._status()
+        self._expected = self._state[0]
+        self._group: WeightGroup | None = None
+
+    def _join(self) -> list[dict[str, Any]]:
+        """What the server's workers say about themselves, after checking that they fit the model.
+
+        Raises:
+            ServerGone: the server does not answer.
+            ConfigError: it does not fit.
+        """
+        url = self._server.url
+        check_version("vllm", self._server.ask("GET", "/version")["version"], SUPPORTED, url)
+        workers = self._server.call("rlobj_describe", long=False)
+        if (mode := workers[0]["logprobs_mode"]) != "processed_logprobs":
+            raise ConfigError(f"{url} returns {mode}. Start it with: rlobj serve MODEL")
+        differ = [
+            f"{name} is {there} there and {here} here"
+            for name, there in workers[0]["shape"].items()
+            if None not in (there, here := getattr(self._model, name, None)) and there != here
+        ]
+        if differ:
+            raise ConfigError(
+                f"the server at {url} has another model: {'; '.join(differ)}. Start it with the "
+                "trainer's: rlobj serve MODEL, or rlobj serve RUN for the model of a task"
+            )
+        return workers
 
     def require_model(self, source: str) -> None:
         """Check that the server samples from this model with its original weights.
@@ -70,20 +106,18 @@ class VllmServerSampler(VllmBase):
         Raises:
             ConfigError: the server has another model, or a trainer has sent weights to it.
         """
-        for node in self._fleet.living:
-            models = node.ask("GET", "/v1/models")["data"]
-            served = [model.get("root") or model["id"] for model in models]
-            if Path(source).resolve() not in [Path(name).resolve() for name in served]:
-                raise ConfigError(
-                    f"the server at {node.url} serves {', '.join(served)}, not {source}. Name that "
-                    f"model, or start another server: rlobj serve {source}"
-                )
-            if self._expected >= 0:
-                raise ConfigError(
-                    f"the server at {node.url} does not have the original weights of {source} any "
-                    "more, because a trainer sent it others. Start a new server: "
-                    f"rlobj serve {source}"
-                )
+        models = self._server.ask("GET", "/v1/models")["data"]
+        served = [model.get("root") or model["id"] for model in models]
+        if Path(source).resolve() not in [Path(name).resolve() for name in served]:
+            raise ConfigError(
+                f"the server at {self._server.url} serves {', '.join(served)}, not {source}. "
+                f"Start another one: rlobj serve {source}"
+            )
+        if self._expected >= 0:
+            raise ConfigError(
+                f"the server at {self._server.url} has weights that a trainer sent. Start a new "
+                f"one: rlobj serve {source}"
+            )
 
     def _send(
         self,
@@ -99,7 +133,33 @@ class VllmServerSampler(VllmBase):
             choices = sorted(answer["choices"], key=lambda choice: choice["index"])
             arrived(item, list(map(completion, choices)))
 
-        self._fleet.complete(feed, body, answered, self._expected)
+        self._require_weights()
+        self._server.complete(feed, body, answered, _PULSE)
+        before, self._state = self._state, self._status()
+        if self._state != before:
+            raise self._lost()
+
+    def _require_weights(self) -> None:
+        """Check that the server holds this run's weights.
+
+        Raises:
+            WeightsLost: it does not, or does not answer.
+        """
+        self._state = self._state or self._status()
+        if self._state[0] != self._expected:
+            raise self._lost()
+
+    def _status(self) -> tuple[int, int]:
+        """The version of the server's weights, and how often some came."""
+        status = self._server.call("rlobj_status", long=False)[0]
+        return status["version"], status["loads"]
+
+    def _lost(self) -> WeightsLost:
+        self._state = None
+        return WeightsLost(
+            f"the server at {self._server.url} has no weights of this run: it was restarted, or "
+            "another run uses it"
+        )
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
@@ -108,73 +168,139 @@ class VllmServerSampler(VllmBase):
         that it succeeded before they sample.
 
         Raises:
-            WeightsLost: a server ended meanwhile.
-            RunError: no server answers in time, or one did not load the weights.
+            WeightsLost: the server ended meanwhile.
+            RunError: the server does not answer in time, or did not load the weights.
         """
+        self._state = None  # the other ranks ask before they sample
         if self._primary:
-            self._transfer.push(weights, version)
-        else:
-            self._fleet.living = {}  # it asks before it samples
+            workers = self._server.wait(self._join)
+            transport = self._settings.transport
+            local = is_local(urlsplit(self._server.url).hostname)
+            if transport == "broadcast" or (transport == "auto" and not local):
+                self._broadcast(weights, version, workers)
+            else:
+                self._send_files(weights, version)
+            self._state = self._status()
         self.version = self._expected = version
 
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Pause generation inside the block, and clear the prefix cache at its end."""
+        self._server.ask("POST", "/pause?mode=wait", long=True)
+        try:
+            yield
+            cleared = self._server.ask("POST", "/reset_prefix_cache")
+            if not (cleared or {}).get("success", True):
+                raise RunError("the server did not clear its prefix cache")
+        finally:
+            self._server.ask("POST", "/resume")
+
+    def _send_files(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Send weights in a folder in shared memory; what a killed trainer left is replaced."""
+        shared = Path("/dev/shm")
+        base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+        folder = base / f"rlobj-{os.getuid()}-{quote(self._server.url, safe='')}"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(mode=0o700)
+            store(weights, folder)
+            with self._paused():
+                self._server.call("rlobj_load_files", str(folder), version)
+        except (OSError, SafetensorError) as error:
+            advice = Setting("sampling.server.transport", "broadcast")
+            raise RunError(f"cannot write weights to {folder}: {error}. Use ", advice) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _broadcast(
+        self, weights: Iterable[tuple[str, Tensor]], version: int, workers: list[dict[str, Any]]
+    ) -> None:
+        """Send weights to a process group of this process and the server's workers."""
+        held, self._group = self._group, None  # of no use after a failure
+        group = held or self._open(workers)
+        try:
+            with self._paused():
+                self._with_server(lambda: group.send(weights), "rlobj_receive", version)
+        except RunError as error:
+            if held is None:  # the server has not left the group: it would fail again
+                raise
+            raise WeightsLost("the server ended while it got weights (", error, ")") from error
+        self._group = group
+
+    def _open(self, workers: list[dict[str, Any]]) -> WeightGroup:
+        """Open a broadcast group with the server's workers."""
+        device = torch.device(workers[0]["device"])
+        if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device())
+        parts = urlsplit(self._server.url)
+        address = self._settings.broadcast_address
+        if address is None:  # this machine's in its connection to the server
+            with socket.create_connection((parts.hostname or "", parts.port or 80), 10) as there:
+                address = str(there.getsockname()[0])
+        port, size, timeout = free_port(""), len(workers) + 1, self._settings.timeout
+        return self._with_server(
+            lambda: WeightGroup(address, port, 0, size, device, timeout),
+            *("rlobj_open", address, port, size, timeout),
+        )
+
+    def _with_server(self, here: Callable[[], Any], method: str, *arguments: Any) -> Any:
+        """Call the workers in a thread while `here` runs in this one; return the result of `here`.
+
+        Raises:
+            RunError: the workers' error if they have one, otherwise the error of `here`.
+        """
+        with ThreadPoolExecutor(1) as pool:
+            there = pool.submit(self._server.call, method, *arguments)
+            try:
+                result = here()
+            except RuntimeError as error:
+                there.result()
+                raise RunError(f"the server cannot receive weights: {error}") from error
+            there.result()
+        return result
+
     def received(self) -> Received:
-        """Ask the servers' workers for the version and the digests of their weights.
+        """Ask the server's workers for the version and the digests of their weights.
 
         Ranks that are not the primary leave the question to it.
 
         Raises:
-            WeightsLost: a server is gone, or was restarted and has no weights.
+            WeightsLost: the server is gone, or was restarted and has no weights.
             RunError: workers have different weights.
         """
         if not self._primary:
             return Received(self._expected, None)
-        answers_of = self._ask("rlobj_received")
-        empty = [node for node, workers in answers_of.items() if workers[0]["version"] < 0]
-        if empty and self._expected >= 0:
-            raise self._fleet.lost(empty)
-        answers = [answer for workers in answers_of.values() for answer in workers]
-        if any(answer != answers[0] for answer in answers):
-            urls = ", ".join(node.url for node in answers_of)
-            raise RunError(
-                f"workers of the server at {urls} have different weights. Restart the server, then "
-                "resume the run."
-            )
-        return Received.of_worker(answers[0])
+        self._require_weights()
+        first, *others = self._server.call("rlobj_received")
+        if first["version"] < 0 <= self._expected:
+            raise self._lost()
+        if any(other != first for other in others):
+            raise RunError(f"workers of the server at {self._server.url} have different weights")
+        return Received.of_worker(first)
 
     def live(self, part: int | None = None) -> Live:
-        """Read the weights, or a part, that the workers of a server compute with.
-
-        All servers have the same.
+        """Read the weights, or a part, that the server's workers compute with.
 
         Raises:
-            WeightsLost: a server ended.
-            RunError: servers compute with different weights.
+            WeightsLost: the server ended, or has other weights.
         """
         if not self._primary:
             return Live({})
-        workers = self._ask("rlobj_live", part)
-        weights = {node: Live.of_workers(answers) for node, answers in workers.items()}
-        first, *others = weights.values()
-        for weights_there in others:
-            for name, (_, mine) in first.tensors.items():
-                if weights_there.tensors[name][1].unordered != mine.unordered:
-                    raise RunError(
-                        f"the servers at {', '.join(node.url for node in weights)} compute with "
-                        f"different weights: {name}. Restart them, then resume the run."
-                    )
-        return first
-
-    def _ask(self, method: str, *arguments: Any) -> dict[Connection, list[Any]]:
-        """Call a method of all workers of the servers that hold the weights."""
-        fleet = self._fleet
-        fleet.ask(self._expected)
-        return fleet.each(fleet.living, lambda node: node.call(method, *arguments, long=True))
+        self._require_weights()
+        return Live.of_workers(self._server.call("rlobj_live", part))
 
     def sleep(self) -> None:
         """Do nothing: a server uses its own memory."""
 
     def close(self) -> None:
-        """Do nothing: the servers continue to run."""
+        """Do nothing: the server continues to run."""
+
+
+def store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    """Write each tensor to a safetensors file; the names of the files ascend."""
+    for number, (name, tensor) in enumerate(weights):
+        whole = tensor.detach().cpu().contiguous()
+        save_file({name: whole}, folder / f"{number:06d}.safetensors")
 
 
 def completion(choice: Any) -> Completion:

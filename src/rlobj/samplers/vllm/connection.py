@@ -1,16 +1,20 @@
-"""HTTP connection to one server: the key, what each answer means, and its model."""
+"""HTTP connection to one server: the key, what each answer means, and waiting for a server."""
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from rlobj.base.errors import ConfigError, MissingExtra, RlobjError, RunError
-from rlobj.installation import check_version
+from rlobj.base.errors import ConfigError, MissingExtra, RunError
+from rlobj.base.progress import ENDING
+from rlobj.samplers.types import Feed, Item, WaitEnded, WeightsLost
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key
-from rlobj.samplers.vllm.installed import SUPPORTED
+from rlobj.samplers.vllm.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -19,164 +23,162 @@ _HEARTBEAT = 10.0
 _LONG = 10.0
 """Factor on the timeout for long commands."""
 _QUICK = 15.0
-"""Largest number of seconds to wait for an answer that needs no work."""
+"""Largest number of seconds to wait for a connection."""
 _IDLE = 2.0
 """Seconds after which an idle connection is not used again; vLLM closes it after 5."""
 _SHOWN = 500
 """Largest number of characters of a response in an error message."""
+_CONCURRENT = 256
+"""Largest number of simultaneous requests."""
+_PAUSE = 1.0
+"""Seconds between two attempts to reach a server that is gone."""
+Request = tuple[str, str, Any]
+"""Method, path and JSON body."""
+HEALTH: Request = ("GET", "/health", None)
 
 
-_AGAIN = "If it does not recover, start another one: rlobj serve MODEL"
-
-
-class ServerGone(RunError):
+class ServerGone(WeightsLost):
     """The server does not answer, or cannot do its work at the moment."""
-
-
-class ServerRefuses(ServerGone):
-    """The server refuses the key, has another model, or is another program."""
 
 
 class Connection:
     """Connection to one server. Each request is sent once.
 
     Args:
-        url: address of the server.
-        timeout: seconds to wait for an answer.
-
-    Attributes:
-        about: what the server's workers say about themselves; empty before `join`.
+        settings: address, timeout and patience.
 
     Raises:
         MissingExtra: aiohttp is not installed.
     """
 
-    pulse: tuple[str, str, Any] = ("POST", "/collective_rpc", {"method": "rlobj_status"})
-    """Request that shows, during completions, that the server still works."""
-
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         try:
             import aiohttp  # noqa: F401
         except ImportError:
             raise MissingExtra("aiohttp", "vllm-server", "sampling from a vLLM server") from None
-        self.url, self.timeout = url, timeout
-        self.about: list[dict[str, Any]] = []
+        self.url, self.timeout = settings.url.rstrip("/"), settings.timeout
+        self._patience = settings.patience
 
-    def join(self, model_config: Any) -> None:
-        """Check that the server answers and, if it is new or was gone, that it fits the model.
-
-        Args:
-            model_config: configuration of the trainer's model.
+    def wait(self, attempt: Callable[[], Result]) -> Result:
+        """Repeat an attempt until the server answers.
 
         Raises:
-            ServerGone: it does not answer, or does not fit.
+            WaitEnded: the process is asked to end.
+            RunError: it does not answer in time.
         """
-        try:
-            self._check(model_config)
-        except ServerGone:
-            raise
-        except RlobjError as error:
-            kind = ServerRefuses if isinstance(error, ConfigError) else ServerGone
-            raise kind(error) from error
-        except (LookupError, TypeError, ValueError, AttributeError) as error:  # another program
-            raise ServerRefuses(
-                f"the server at {self.url} gave an answer that `rlobj serve` does not give "
-                f"({error!r}). Start it with: rlobj serve MODEL"
-            ) from error
+        began, warned = time.monotonic(), False
+        while True:
+            try:
+                return attempt()
+            except ServerGone as error:
+                waited, port = time.monotonic() - began, urlsplit(self.url).port or 80
+                text = f"{error}. Start it with: rlobj serve MODEL --port {port}"
+                if waited >= self._patience:
+                    raise RunError(f"{text}. Waited {waited:.0f} s.") from error
+                if not warned:
+                    logger.warning("%s. Waiting for it, up to %.0f s", text, self._patience)
+                warned = True
+                if ENDING.wait(_PAUSE):
+                    raise WaitEnded(str(error)) from error
 
-    def _check(self, model_config: Any) -> None:
-        version = self.ask("GET", "/version")["version"]
-        if self.about:
-            return
-        check_version("vllm", version, SUPPORTED, f"the server {self.url}")
-        workers = self.call("rlobj_describe")
-        about, text = workers[0], model_config.get_text_config()
-        if about["logprobs_mode"] != "processed_logprobs":
-            raise ConfigError(
-                f"the server at {self.url} returns {about['logprobs_mode']}, not the log-probs "
-                "of the sampled distribution. Start it with: rlobj serve MODEL"
-            )
-        differ = [
-            f"{name} is {there} there and {here} here"
-            for name, there in about["shape"].items()
-            if None not in (there, here := getattr(text, name, None)) and there != here
-        ]
-        if differ:
-            raise ConfigError(
-                f"the server at {self.url} has a different model from the trainer: "
-                f"{'; '.join(differ)}. Start it with the trainer's model: rlobj serve MODEL. The "
-                "model 'embedded' is the policy of the task scratchpad; that of another task is in "
-                "the folder of a run of it: rlobj serve RUN"
-            )
-        self.about = workers
-
-    def state(self) -> tuple[int, int]:
-        """Return the version of the workers' weights (-1: none sent), and how often some came."""
-        workers = self.call("rlobj_status")
-        version = min(int(status["version"]) for status in workers)
-        return version, sum(int(status["loads"]) for status in workers)
-
-    def call(self, method: str, *arguments: Any, long: bool = False) -> list[Any]:
-        """Call a method of all workers, and return one result per worker.
+    def call(self, method: str, *arguments: Any, long: bool = True) -> list[Any]:
+        """Call a method of `WeightExtension` in all workers, and return their results.
 
         Raises:
+            ServerGone: the server does not answer.
             RunError: a worker failed.
         """
         body = {"method": method, "args": list(arguments)}
         results = self.ask("POST", "/collective_rpc", body, long=long)["results"]
         for result in results:
             if isinstance(result, dict) and "error" in result:
-                raise RunError(
-                    f"a worker of the server at {self.url} failed: {result['error']}. {_AGAIN}"
-                )
+                raise RunError(f"a worker of the server at {self.url} failed: {result['error']}")
         return results
 
     def ask(self, method: str, path: str, body: Any = None, *, long: bool = False) -> Any:
-        """Send one request, and return the JSON response.
+        """Send one request, and return the JSON response; check the server's health meanwhile.
 
         Args:
             method: GET or POST.
             path: path with query.
             body: JSON body.
-            long: allow ten times the timeout, and check the server's health meanwhile.
+            long: allow ten times the timeout.
 
         Raises:
             ServerGone: the server does not answer.
             ConfigError: the server refuses the request.
             RunError: the command failed.
         """
+
         timeout = self.timeout * (_LONG if long else 1)
 
         async def work() -> Any:
-            async with self.session() as session:
-                tasks = [asyncio.create_task(self.send(session, method, path, body, timeout))]
-                if long:
-                    tasks.append(asyncio.create_task(self.watch(session, "GET", "/health")))
-                done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in others:
-                    task.cancel()
-                return done.pop().result()
+            async with self._watched(HEALTH) as (session, _):
+                return await self._send(session, (method, path, body), timeout)
 
-        return run(work())
+        return _run(work())
 
-    def session(self) -> Any:
-        """Return an HTTP session with the server's key of this moment."""
+    def complete(
+        self,
+        feed: Feed[Item],
+        body: Callable[[Item], dict[str, Any]],
+        arrived: Callable[[Item, Any], None],
+        pulse: Request,
+    ) -> None:
+        """Send completion requests.
+
+        Args:
+            feed: what is asked, which may come while other requests are answered.
+            body: gives the JSON body of a request.
+            arrived: called with what was asked and the answer as soon as it arrives. An exception
+                in it ends the call.
+            pulse: a request that shows that the server still works.
+
+        Raises:
+            ServerGone: the server does not answer.
+        """
+
+        async def work() -> None:
+            free = asyncio.Semaphore(_CONCURRENT)
+
+            async def complete(item: Item) -> None:
+                async with free:
+                    request = "POST", "/v1/completions", body(item)
+                    arrived(item, await self._send(session, request, None))
+
+            async with self._watched(pulse) as (session, tasks):
+                running = []
+                while (items := await asyncio.to_thread(feed.take, wait=True)) is not None:
+                    running += [tasks.create_task(complete(item)) for item in items]
+                await asyncio.gather(*running)
+
+        _run(work())
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, pulse: Request) -> AsyncIterator[tuple[Any, asyncio.TaskGroup]]:
+        """An HTTP session and tasks, which end with an error when a regular request fails."""
         import aiohttp
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(min(_HEARTBEAT, self.timeout))
+                await self._send(session, pulse, self.timeout)
 
         key = find_key(self.url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE)
-        return aiohttp.ClientSession(headers=headers, connector=connector)
+        try:
+            async with (
+                aiohttp.ClientSession(headers=headers, connector=connector) as session,
+                asyncio.TaskGroup() as tasks,
+            ):
+                watching = tasks.create_task(watch())
+                yield session, tasks
+                watching.cancel()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
-    async def watch(self, session: Any, method: str, path: str, body: Any = None) -> None:
-        """Send a request every few seconds; raise `ServerGone` when it fails."""
-        while True:
-            await asyncio.sleep(min(_HEARTBEAT, self.timeout))
-            await self.send(session, method, path, body, self.timeout)
-
-    async def send(
-        self, session: Any, method: str, path: str, body: Any, timeout: float | None
-    ) -> Any:
+    async def _send(self, session: Any, request: Request, timeout: float | None) -> Any:
         """Send one request, and return the JSON response.
 
         Raises:
@@ -186,6 +188,7 @@ class Connection:
         """
         import aiohttp
 
+        method, path, body = request
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=min(self.timeout, _QUICK))
         try:
             async with session.request(
@@ -203,25 +206,19 @@ class Connection:
             status = 404
         shown = f"the server at {self.url} answered {path} with {status}: {text[:_SHOWN]}"
         if status == 404:
-            raise ServerRefuses(
+            raise ConfigError(
                 f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
             )
         if status == 401:
-            problem = "refuses the key" if find_key(self.url) else "needs a key, and none is set"
-            raise ServerRefuses(
-                f"the server at {self.url} {problem}. Set {KEY_VARIABLE} in the environment to the "
-                "key that the server was started with."
-            )
+            raise ConfigError(f"{shown}. Set {KEY_VARIABLE} to the key of the server.")
         if status in (502, 503, 504) or (status >= 500 and path == "/v1/completions"):
             raise ServerGone(shown)
         if status >= 500 and path != "/health":
-            await self.send(session, "GET", "/health", None, self.timeout)  # fails if it has ended
-        if status >= 500:
-            raise RunError(f"{shown}. {_AGAIN}")
-        raise ConfigError(shown)
+            await self._send(session, HEALTH, self.timeout)  # fails if it has ended
+        raise (RunError if status >= 500 else ConfigError)(shown)
 
 
-def run(work: Coroutine[Any, Any, Result]) -> Result:
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end, also if an event loop is already running (in a notebook)."""
     try:
         asyncio.get_running_loop()

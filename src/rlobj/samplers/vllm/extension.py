@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.samplers.vllm.broadcast import WeightGroup
-from rlobj.samplers.vllm.live_weights import live_digests
-from rlobj.samplers.weights import Sent
+from rlobj.samplers.weights import Sent, columns, digest
 
 EXTENSION = f"{__name__}.WeightExtension"
 """Value of vLLM's `worker_extension_cls`."""
@@ -108,20 +107,16 @@ class WeightExtension:
         self.rlobj_version = version
         self.rlobj_digests = {name: astuple(sums) for name, sums in arrived.digests.items()}
 
-    def rlobj_sees(self, path: str) -> dict[str, bool]:
-        """Tell whether this worker can read the trainer's file."""
-        return {"sees": Path(path).is_file()}
-
     @_answering
     def rlobj_load_files(self, folder: str, version: int) -> None:
         """Load the safetensors files of a folder, in the order of their names."""
         self.rlobj_load(_stored(Path(folder)), version)
 
     @_answering
-    def rlobj_open(self, address: str, port: int, size: int, timeout: float, first: int) -> None:
-        """Join the trainer's broadcast group; the trainer is rank 0, worker 0 has rank `first`."""
+    def rlobj_open(self, address: str, port: int, size: int, timeout: float) -> None:
+        """Join the trainer's broadcast group; the trainer has rank 0, and the workers follow."""
         self.rlobj_group = None  # leave the group of an earlier trainer first
-        rank = first + self.rank  # pyright: ignore[reportAttributeAccessIssue]
+        rank = 1 + self.rank  # pyright: ignore[reportAttributeAccessIssue]
         device = torch.device(self.device)  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_group = WeightGroup(address, port, rank, size, device, timeout)
 
@@ -136,7 +131,7 @@ class WeightExtension:
 def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
     from safetensors import safe_open
 
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in sorted(folder.iterdir()):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  # not a mapping
                 yield name, file.get_tensor(name)
@@ -157,3 +152,48 @@ def refresh_head(model: nn.Module) -> None:
         if isinstance(module, ParallelLMHead):
             process: Callable[[nn.Module], None] = module.quant_method.process_weights_after_loading
             process(module)
+
+
+def live_digests(model: nn.Module, dtype: torch.dtype, part: int | None) -> dict[str, Any]:
+    """Compute the digest of every tensor that the engine computes with, for `Live.of_workers`.
+
+    On a CPU, vLLM packs the weights of linear layers and of the output head for its matrix kernels.
+    The packed copy is read through the layer: y = x Wᵀ with the unit vectors for x gives W exactly,
+    because products with 1 and 0 and sums with 0 are exact.
+
+    Args:
+        model: vLLM's model.
+        dtype: of the engine; a layer that keeps a weight in a wider one has the same values.
+        part: of the matrices' columns; None = all.
+    """
+    tensors: dict[str, list[Any]] = {}
+    with torch.no_grad():
+        for name, source, tensor in _tensors(model, part):
+            wider = tensor.is_floating_point() and tensor.element_size() > dtype.itemsize
+            sums = digest(tensor.to(dtype) if wider else tensor)
+            tensors[name] = [source, sums.length, sums.total, sums.squares, sums.placed]
+    return {"tensors": tensors, "fused": getattr(model, "packed_modules_mapping", {})}
+
+
+def _tensors(model: nn.Module, part: int | None) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield (name, name of the weight that it is a copy of, values); tied weights once."""
+    names: dict[int, str] = {}
+    for owner, module in model.named_modules():
+        rows = getattr(module, "org_vocab_size", None)  # the rows after these are padding
+        for leaf, parameter in module.named_parameters(recurse=False):
+            if parameter.numel() and parameter.data_ptr() not in names:
+                name = names[parameter.data_ptr()] = f"{owner}.{leaf}"
+                yield name, name, columns(parameter[:rows], part)
+        if hasattr(module, "cpu_linear"):
+            weight: Any = module.weight
+            name, kept = f"{owner}.weight", bool(weight.numel())
+            source = names[weight.data_ptr()] if kept else name
+            packed = _packed(module, weight.dtype, part)[:rows]
+            yield f"{name} (packed)" if kept else name, source, packed
+
+
+def _packed(module: Any, dtype: torch.dtype, part: int | None) -> Tensor:
+    """Return columns of W [outputs, inputs] of a layer that computes x Wᵀ with a packed copy."""
+    inputs = getattr(module, "input_size_per_partition", None) or module.embedding_dim
+    read = columns(torch.arange(inputs)[None], part)[0]
+    return module.quant_method.apply(module, nn.functional.one_hot(read, inputs).to(dtype)).t()

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
-from rlobj.base.errors import Argument, ConfigError, RunError
+from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
-from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, ServerSettings, check_extra
+from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, check_extra
 
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
@@ -40,8 +40,6 @@ _ARGUMENTS = (
 """Arguments that rlobj sets itself, or with which a sync would miss workers."""
 _SHOWN = 40
 """Lines of the log in an error message: the first error of vLLM's processes is not the last."""
-_CLOSED = 10.0
-"""Seconds without an open port after which a server that was ready counts as ended."""
 
 
 def kill_group(group: int) -> None:
@@ -132,12 +130,9 @@ class Server:
         check_vllm()
         if dtype == "auto":
             dtype = "float32" if vllm_on_cpu() else "bfloat16"
-        self._host, self.port, self.dtype = host, port, dtype
         reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
-        self._reached = reached
         self.url = f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
-        self.local = auth.is_local(host)
-        self.default_url = self.url == ServerSettings().url
+        self._host, self.port, self.dtype = host, port, dtype
         self.log: Path = auth.state_dir() / f"{port}.log"
         key = os.environ.get(auth.KEY_VARIABLE)
         self._key = key or secrets.token_urlsafe(32)
@@ -145,19 +140,15 @@ class Server:
         self._command = command(model, host, port, dtype, arguments or {})
         self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def pid(self) -> int:
-        """Id of the server's first process, which is also the id of their process group."""
-        assert self._process is not None, "the server has not been started"
-        return self._process.pid
-
     def __enter__(self) -> Server:
-        self._claim()  # the log of this port may be that of a server that runs
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("VLLM_API_KEY", "VLLM_ENABLE_V1_MULTIPROCESSING")
-        }
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        # A health check would send the key to another program on this port.
+        where = f"cannot listen on port {self.port} of {self._host}"
+        with reported(ConfigError, where, OSError, advice="; use another port"):
+            socket.create_server((self._host, self.port), family=family).close()
+        environment = dict(os.environ)
+        for name in ("VLLM_API_KEY", "VLLM_ENABLE_V1_MULTIPROCESSING"):
+            environment.pop(name, None)
         environment |= {auth.KEY_VARIABLE: self._key, "VLLM_SERVER_DEV_MODE": "1"}
         environment |= {"VLLM_NO_USAGE_STATS": "1"}
         if vllm_on_cpu():
@@ -173,21 +164,33 @@ class Server:
             )
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.stop()
+    def __exit__(self, *_: object) -> None:
+        """End all processes of the server: first by SIGTERM, after some seconds by SIGKILL."""
+        assert self._process is not None
+        if self.key_path is not None:
+            self.key_path.unlink(missing_ok=True)
+        try:
+            if self.alive():
+                os.killpg(self._process.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(STOPPING)
+        finally:  # also after a second Ctrl-C
+            kill_group(self._process.pid)
+        self._process.wait()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self) -> None:
         """Wait until the server answers.
 
         Raises:
-            RunError: the server ended, or does not answer in time. Shows the end of its log.
+            RunError: the server ended. Shows the end of its log.
         """
-        deadline = time.monotonic() + seconds
-        while not self._answers():
+        request = Request(f"{self.url}/health", headers={"Authorization": f"Bearer {self._key}"})
+        direct = build_opener(ProxyHandler({}))
+        while True:
             if not self.alive():
-                raise RunError(f"the server ended before it was ready; {self._tail()}")
-            if time.monotonic() > deadline:
-                raise RunError(f"the server is not ready after {seconds:g} s; {self._tail()}")
+                raise self._ended("ended before it was ready")
+            with contextlib.suppress(OSError), direct.open(request, timeout=5):
+                break
             time.sleep(0.2)
         if self.key_path is not None:
             self.key_path.unlink(missing_ok=True)
@@ -196,69 +199,19 @@ class Server:
                 file.write(self._key)
 
     def join(self) -> None:
-        """Wait until the server ends by itself, or refuses connections for some seconds.
-
-        When its engine is killed, vLLM's first process may close the port and never end.
+        """Wait until the server ends by itself.
 
         Raises:
             RunError: always, when the server has ended. Shows the end of its log.
         """
-        heard = time.monotonic()
-        while self.alive() and time.monotonic() - heard < _CLOSED:
-            if not self._refuses():
-                heard = time.monotonic()
+        while self.alive():
             time.sleep(0.5)
-        raise RunError(f"the server ended; {self._tail()}")
+        raise self._ended("ended")
 
     def alive(self) -> bool:
         """Tell whether the server's first process is running."""
         return self._process is not None and self._process.poll() is None
 
-    def stop(self) -> None:
-        """End all processes of the server: first by SIGTERM, after some seconds by SIGKILL."""
-        if self._process is None:
-            return
-        if self.key_path is not None:
-            self.key_path.unlink(missing_ok=True)
-        try:
-            if self.alive():
-                os.killpg(self.pid, signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(STOPPING)
-        finally:  # also after a second Ctrl-C
-            kill_group(self.pid)
-        self._process.wait()
-
-    def _claim(self) -> None:
-        """Refuse a port that is in use: health checks would send the key to the other program."""
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self._host, self.port))
-            except OSError as error:
-                raise ConfigError(
-                    f"cannot listen at {self._host}, port {self.port}: {error.strerror}. Choose "
-                    "another ",
-                    Argument("port", "N"),
-                    ", or stop the program that uses this one.",
-                ) from error
-
-    def _refuses(self) -> bool:
-        try:
-            socket.create_connection((self._reached, self.port), timeout=5).close()
-        except OSError as error:
-            return isinstance(error, ConnectionRefusedError)
-        return False
-
-    def _answers(self) -> bool:
-        request = Request(f"{self.url}/health", headers={"Authorization": f"Bearer {self._key}"})
-        direct = build_opener(ProxyHandler({}))
-        try:
-            with direct.open(request, timeout=5):
-                return self.alive()
-        except OSError:
-            return False
-
-    def _tail(self) -> str:
-        return f"the end of {self.log}:\n" + "\n".join(last_lines(self.log)[-_SHOWN:])
+    def _ended(self, how: str) -> RunError:
+        lines = last_lines(self.log)[-_SHOWN:]
+        return RunError("\n".join([f"the server {how}; the end of {self.log}:", *lines]))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from rlobj.base.addresses import require_address
+from rlobj.base.addresses import Address
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
 
@@ -100,12 +100,11 @@ class ServerSettings(Model):
     from the file that `rlobj serve` wrote if the server runs on this machine.
     """
 
-    url: str | tuple[str, ...] = "http://127.0.0.1:8000"
-    """address of the server; a list shares the prompts between several servers, and the run goes
-    on while one of them answers"""
+    url: Address = "http://127.0.0.1:8000"
+    """address of the server"""
     transport: Literal["auto", "file", "broadcast"] = "auto"
-    """weight transfer: shared-memory files or gloo/NCCL broadcast (auto: files if the server can
-    read the trainer's files)"""
+    """weight transfer: shared-memory files or gloo/NCCL broadcast (auto: files if the address is
+    local)"""
     timeout: float = Field(default=60.0, gt=0)
     """seconds to wait for an answer of the server; generating responses may take longer, and
     loading weights ten times as long"""
@@ -114,20 +113,3 @@ class ServerSettings(Model):
     saved and stops"""
     broadcast_address: str | None = None
     """address of the trainer for the server (null: detected)"""
-    broadcast_port: int = Field(default=0, ge=0, le=65535)
-    """port of the trainer for broadcasts (0: any free port)"""
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The addresses of all servers."""
-        return (self.url,) if isinstance(self.url, str) else self.url
-
-    @field_validator("url")
-    @classmethod
-    def _http(cls, url: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        urls = [address.rstrip("/") for address in ([url] if isinstance(url, str) else url)]
-        for address in urls:
-            require_address(address)
-        if not urls or len(set(urls)) < len(urls):
-            raise ConfigError(f"expected the addresses of different servers; got {list(urls)}")
-        return urls[0] if isinstance(url, str) else tuple(urls)

@@ -438,7 +438,7 @@ def open_scores(
                 patience=config.sampling.server.patience,
             )
             if parallel.rank == 0:
-                server.check(policy.tokenizer, end=settings.end)
+                server.check(policy.tokenizer)
             scores[name] = Server(settings, server, end)
         elif settings.ema or settings.every:
             scores[name] = Lagged(settings)
