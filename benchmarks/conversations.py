@@ -264,7 +264,9 @@ def opened(engine: str) -> Iterator[Any]:
             given |= {"settings": VllmSettings(), "dtype": torch.float32}
             sampler = VllmSampler(folder, tokenizer, **given)
         else:
-            started = stack.enter_context(Server(folder, port=free_port(), dtype="float32"))
+            started = stack.enter_context(
+                Server(folder, port=free_port(), arguments={"dtype": "float32"})
+            )
             started.wait()
             given["model_config"] = model.config
             sampler = VllmServerSampler(ServerSettings(url=started.url), tokenizer, **given)

@@ -30,10 +30,6 @@ def serve(
     port: Annotated[
         int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")
     ] = 8000,
-    dtype: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="float32, bfloat16, float16; auto: float32 on a CPU."),
-    ] = "auto",
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,7 +60,7 @@ def serve(
         source = find_model(model).locate()
     calm_libraries(console)
     with working(console, "checking vLLM"):
-        server = Server(source, host=host, port=port, dtype=dtype, arguments=arguments)
+        server = Server(source, host=host, port=port, arguments=arguments)
     console.print(Text(f"vLLM starts; its log is {server.log}"), soft_wrap=True)
     with server:
         try:
@@ -79,7 +75,7 @@ def serve(
 def _say(console: Console, server: Server, model: str, notes: Mapping[str, str]) -> None:
     """Say how to use a server that is ready, with notes about the model by name."""
     key = str(server.key_path or "the value of RLOBJ_API_KEY")
-    for name, text in {"url": server.url, "weights": server.dtype, **notes, "key": key}.items():
+    for name, text in {"url": server.url, **notes, "key": key}.items():
         console.print(Text.assemble((f"  {name:9}", "dim"), text), soft_wrap=True)
     named = "" if model == "embedded" else f" --model {model}"
     command = (

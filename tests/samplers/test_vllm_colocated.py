@@ -274,7 +274,7 @@ def test_weights_that_are_not_finite_raise_an_error(tied):
     [
         ([], {}, "has no tokens"),
         ([4] * 510, {}, "exceed the 512 positions"),
-        ([99], {}, "vocabulary of 20"),
+        ([99], {}, "outside the model's 20"),
         ([4], {"temperature": 0.001}, "at least 0.01"),
     ],
 )
@@ -285,17 +285,11 @@ def test_prompts_and_settings_that_vllm_would_refuse_or_change_are_refused(
         draw(tied[1], [prompt], **settings)
 
 
-def test_a_second_engine_in_a_process_is_refused(engines):
-    engines.get("tied")
-    with pytest.raises(RunError, match="close it first"):
-        engines._build("untied")
-
-
 @pytest.mark.slow
 def test_an_unknown_vllm_argument_is_a_config_error(engines):
     engines.close()
     assert not torch.distributed.is_initialized()
-    with pytest.raises(ConfigError, match=r"no_such_argument.*sampling\.vllm"):
+    with pytest.raises(ConfigError, match=r"sampling\.vllm: .*no_such_argument"):
         VllmSampler(
             str(engines.folder / "tied"),
             build_tokenizer(),

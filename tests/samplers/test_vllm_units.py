@@ -14,11 +14,12 @@ from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.base.ports import free_port
 from rlobj.installation import check_version
 from rlobj.samplers import SamplingSettings
-from rlobj.samplers.vllm import ServerSettings, VllmSettings, extension, installed
+from rlobj.samplers.vllm import ServerSettings, extension, installed
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.client import completion, store
 from rlobj.samplers.vllm.extension import WeightExtension
 from rlobj.samplers.vllm.responses import Completion, CompletionReader, engine_seed, request_fields
+from rlobj.samplers.vllm.settings import engine_arguments
 
 # Versions.
 
@@ -53,10 +54,10 @@ def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
 # Settings.
 
 
-@pytest.mark.parametrize("name", ["logprobs_mode", "worker-extension-cls", "tensor_parallel_size"])
+@pytest.mark.parametrize("name", ["logprobs_mode", "logprobs-mode", "data_parallel_size"])
 def test_an_engine_argument_that_rlobj_sets_is_refused(name):
-    with pytest.raises(ConfigError, match=f"rlobj sets {name} itself"):
-        VllmSettings(extra={name: 1})
+    with pytest.raises(ConfigError, match=r"which rlobj sets: \w+"):
+        engine_arguments({name: 1}, {"logprobs_mode": "processed_logprobs"})
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://"])

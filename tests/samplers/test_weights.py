@@ -116,7 +116,9 @@ def test_a_tensor_that_kept_its_order_before_keeps_it():
 def test_shards_have_the_values_together_and_padded_tensors_are_not_compared():
     split = {**SOUND, "layers.2.c.w": NEW["layers.2.c.w"][[3, 4, 5, 0, 1, 2]]}
     checked(NEW, {**split, "layers.1.ab.w": torch.zeros(14, 5)}, whole=False)
-    with pytest.raises(RunError, match=r"layers.1.ab.w, layers.2.c.w: has other values"):
+    with pytest.raises(
+        RunError, match=r"2 tensors, such as layers.1.ab.w, layers.2.c.w: has other"
+    ):
         checked(NEW, engine(OLD), whole=False)
 
 
@@ -134,8 +136,8 @@ def test_the_digest_is_computed_after_the_cast():
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (lambda w: arrived(w, version=3), "has version 3, the trainer has version 4"),
-        (lambda w: arrived(w, version=-1), "has no weights"),
+        (lambda w: arrived(w, version=3), "version 3, the trainer 4"),
+        (lambda w: arrived(w, version=-1), "version -1"),
         (lambda w: arrived(dict(list(w.items())[1:])), "layers.0.weight: did not arrive"),
         (
             lambda w: arrived({**w, "layers.0.weight": w["layers.1.weight"]}),
@@ -205,16 +207,6 @@ def steps(engine, versions, monkeypatch, large=0):
 def test_all_is_read_first_and_when_a_version_is_sent_again_and_else_another_part(monkeypatch):
     list(steps(engine := Engine(), [0, 1, 2, 2, 3], monkeypatch))
     assert engine.asked == [None, 1, 1, 2, 2, 3, 3, None, 4, 5, 5]
-
-
-def test_the_checks_that_an_engine_allows_are_said():
-    for exact, words in (
-        (True, "as received and as the engine computes with"),
-        (False, "as received"),
-    ):
-        synchronizer = Synchronizer(Engine(), lambda: [("w", torch.ones(2))], exact=exact)
-        synchronizer.push(0)
-        assert synchronizer.checks == f"weights compared {words}"
 
 
 @pytest.mark.parametrize(("engine", "large"), [(Transposed(), 0), (Engine(), 5008)])

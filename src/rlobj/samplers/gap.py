@@ -57,24 +57,20 @@ def check_gap(
         bias, slope = (_significant(gap, number) for number in ("bias", "slope"))
         if bias > (most := max(limits["bias"], difference / 2)):
             _refuse(
-                f"are {bias:.3g} nats higher there on average; expected at most {most:.2g} in "
-                f"{name}. It draws from a part of the policy's tokens only (top_p, top_k, min_p), "
-                "or the weights of the last sync are not all in use there"
+                f"are {bias:.3g} nats higher there on average; expected at most {most:.2g}. It "
+                "draws from a part of the policy's tokens only (top_p, top_k, min_p)"
             )
         if abs(slope) > limits["slope"]:
             _refuse(
-                f"change by {1 + slope:.3f} nats there for each nat of the trainer's; expected 1 ± "
-                f"{limits['slope']:.2g} in {name}. Its temperature is {1 / (1 + slope):.2g} times "
-                "the one that was asked for"
+                f"change by {1 + slope:.3f} nats there for each nat of the trainer's. Its "
+                f"temperature is {1 / (1 + slope):.2g} times the one that was asked for"
             )
         drift = math.inf if first is None else _DRIFT * first
         limit = min(limits["gap"], max(_NOISE[name], drift))
     if not difference <= limit:
         _refuse(
-            f"differ by {difference:.3g} nats a token on average"
-            f"{'' if first is None else f', and by {first:.2g} in the first step'}; expected at "
-            f"most {limit:.2g} in {name}. The largest ratio is {gap['sampler/ratio_max']:.3g}. The "
-            "weights of the last sync are not all in use there, or its settings are others"
+            f"differ by {difference:.3g} nats a token on average; expected at most {limit:.2g} in "
+            f"{name}. The weights of the last sync are not all in use there"
         )
 
 
@@ -86,7 +82,7 @@ def _significant(gap: Mapping[str, float], number: str) -> float:
 
 def _refuse(what: str) -> None:
     raise SamplerGap(
-        f"the sampler does not sample from the policy: log-probs of fresh samples {what}. "
-        "Arithmetic that is coarser on purpose: sampling.max_logprob_gap=NUMBER.",
+        f"the sampler does not sample from the policy: log-probs of fresh samples {what}. To "
+        "accept it, use sampling.max_logprob_gap=NUMBER.",
         finding="sampler-drift",
     )

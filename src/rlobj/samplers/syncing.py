@@ -1,12 +1,12 @@
 """A sampler holds the weights that were sent, and computes with them: compared by digests."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import add
 
 from torch import Tensor
 
-from rlobj.base.errors import RunError, Setting
+from rlobj.base.errors import RunError, Setting, counted
 from rlobj.samplers.types import Sampler
 from rlobj.samplers.weights import Digest, Live, Received, Sent
 
@@ -31,9 +31,6 @@ class Synchronizer:
         weights: returns the policy's weights of this moment; every rank iterates over all of them.
         exact: the sampler computes with exactly the weights that it received; else only what
             arrives is compared.
-
-    Attributes:
-        checks: what is compared with what was sent, in words.
     """
 
     def __init__(
@@ -49,7 +46,6 @@ class Synchronizer:
         self._pushes = 0
         self._in_parts = exact
         self._ordered: set[str] = set()
-        self.checks = "nothing was sent"
 
     def push(self, version: int) -> None:
         """Give the sampler the policy's weights.
@@ -91,23 +87,13 @@ class Synchronizer:
         Returns:
             Whether all of it has the order in which it was sent.
         """
-        received = self._sampler.received()
-        compare(self._sent.digests, self._version, received)
+        compare(self._sent.digests, self._version, self._sampler.received())
         live = self._sampler.live(part) if self._exact else None
-        self.checks = _described(received, live)
         if live is None:
             return False
         before = self._ordered
         self._ordered = compare_live(self._sent.parts[part], live, self._version, before)
         return live.whole and self._ordered == live.tensors.keys()
-
-
-def _described(received: Received, live: Live | None) -> str:
-    """Which checks these answers of a sampler allow, in words."""
-    if received.digests is None:
-        return "the sampler draws with the policy's own weights"
-    also = "" if live is None else " and as the engine computes with"
-    return f"weights compared as received{also}"
 
 
 def compare(sent: Mapping[str, Digest], version: int, received: Received) -> None:
@@ -117,10 +103,8 @@ def compare(sent: Mapping[str, Digest], version: int, received: Received) -> Non
         RunError: the version differs, or tensors are missing, unknown or different (by name).
     """
     if received.version != version:
-        weights = "no weights" if received.version < 0 else f"version {received.version}"
         raise RunError(
-            f"the sampler has {weights}, the trainer has version {version}: a weight sync was "
-            "skipped or lost, or the sampling server was restarted or is used by another run.",
+            f"the sampler has weights of version {received.version}, the trainer {version}",
             finding="sampler-drift",
         )
     if received.digests is None:
@@ -176,21 +160,18 @@ def compare_live(
     _refuse(
         f"the engine received the weights of version {version} and computes with others:",
         problems,
-        "\nSo its samples do not come from the policy. Restart the engine, then resume the run. An "
-        "engine that transforms weights as it loads them is no fault: then use ",
+        "\nIf the engine transforms weights as it loads them, use ",
         Setting("sampling.max_logprob_gap", "NUMBER"),
-        ".",
     )
     return same
 
 
 def _refuse(head: str, problems: Mapping[str, set[str]], *advice: str | Setting) -> None:
     """Raise an error with a line for each problem that some tensors have, and advice behind it."""
-    lines = [_line(sorted(names), what) for what, names in problems.items() if names]
+    lines = [
+        f"  {counted(len(names), 'tensor')}, such as {', '.join(sorted(names)[:_SHOWN])}: {what}"
+        for what, names in problems.items()
+        if names
+    ]
     if lines:
         raise RunError("\n".join([head, *lines]), *advice, finding="sampler-drift")
-
-
-def _line(names: Sequence[str], what: str) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"  {', '.join(names[:_SHOWN])}{more}: {what}"

@@ -31,10 +31,7 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
 
 
-NOT_FINITE = (
-    "The model gave logits that are not finite while sampling. Its weights have diverged (lower "
-    "training.learning_rate), or its dtype overflows (model.dtype)."
-)
+NOT_FINITE = "The model's logits are not finite: lower training.learning_rate, or see model.dtype."
 
 
 def check_prompts(
@@ -53,14 +50,11 @@ def check_prompts(
     """
     for index, prompt in enumerate(prompts):
         if not len(prompt):
-            raise ConfigError(f"Prompt {index} has no tokens; a model needs at least one.")
+            raise ConfigError(f"Prompt {index} has no tokens.")
         if context is not None and len(prompt) + max_tokens > context:
-            room = context - len(prompt)
-            advice = f"Lower sampling.max_tokens to {room}, or leave" if room > 0 else "Leave"
             raise ConfigError(
-                f"Prompt {index} has {len(prompt)} tokens. Together with sampling.max_tokens="
-                f"{max_tokens} they exceed the {context} positions of this {engine}. {advice} out "
-                "long prompts."
+                f"Prompt {index} has {len(prompt)} tokens. With sampling.max_tokens={max_tokens} "
+                f"they exceed the {context} positions of this {engine}."
             )
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,19 +17,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.ports import free_port
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
-from rlobj.samplers.vllm.process_state import default_group_kept, isolated, random_states_kept
 from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
-from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings
+from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings, engine_arguments
 from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-_alive = False
-"""Whether this process has an engine. vLLM's process groups are global: one engine at a time."""
 
 
 class VllmSampler(VllmBase):
@@ -45,7 +47,6 @@ class VllmSampler(VllmBase):
     Raises:
         MissingExtra: vLLM is not installed.
         ConfigError: this version of vLLM is not supported, or vLLM refuses the settings.
-        RunError: this process already has a VllmSampler that is not closed.
     """
 
     same_tensors = True
@@ -60,41 +61,20 @@ class VllmSampler(VllmBase):
         dtype: torch.dtype,
         trust_remote_code: bool = False,
     ) -> None:
-        global _alive
         check_vllm()
-        if _alive:
-            raise RunError("this process already has a VllmSampler; close it first")
         super().__init__(tokenizer, eos)
         self.dtype: torch.dtype | None = dtype
         self._cpu, settings = vllm_on_cpu(), settings.fitted()
         self._sleep_level: Any = 0 if self._cpu else settings.sleep_level
         self._asleep = False
-        arguments = self._arguments(settings, dtype)
-        self._made_group = not dist.is_initialized()
-        with isolated(), self._eager():
-            import vllm
-
-            try:
-                self._engine: Any = vllm.LLM(
-                    model, seed=0, trust_remote_code=trust_remote_code, **arguments
-                )
-            except (ValueError, TypeError, OSError) as error:
-                raise ConfigError(
-                    f"vLLM cannot serve {model} with these settings: {error} The settings of "
-                    "the engine are under sampling.vllm."
-                ) from error
-        _alive = True
-        config = self._engine.llm_engine.model_config
-        self._context, self._vocabulary = config.max_model_len, config.get_vocab_size()
-
-    def _arguments(self, settings: VllmSettings, dtype: torch.dtype) -> dict[str, Any]:
-        cache = settings.kv_cache_bytes
+        cache, length = settings.kv_cache_bytes, settings.max_model_len
         if cache == "auto":
             cache = 256 << 20 if self._cpu else None
-        length, eager = settings.max_model_len, settings.enforce_eager
-        return {
-            **(WHOLE_PROMPTS if self._cpu else {}),
-            **settings.extra,
+        eager = settings.enforce_eager
+        ours = {
+            "model": model,
+            "seed": 0,
+            "trust_remote_code": trust_remote_code,
             "dtype": str(dtype).removeprefix("torch."),
             "gpu_memory_utilization": settings.gpu_memory_utilization,
             "kv_cache_memory_bytes": cache,
@@ -102,11 +82,25 @@ class VllmSampler(VllmBase):
             "enforce_eager": self._cpu if eager == "auto" else eager,
             "enable_sleep_mode": self._sleep_level > 0,
             "distributed_executor_backend": "external_launcher",  # one engine per rank
+            "tensor_parallel_size": 1,
+            "pipeline_parallel_size": 1,
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",  # ignore the model's generation_config.json
             "worker_extension_cls": EXTENSION,
             "use_tqdm_on_load": False,
         }
+        defaults = WHOLE_PROMPTS if self._cpu else {}
+        arguments = defaults | engine_arguments(settings.extra, ours)
+        self._made_group = not dist.is_initialized()
+        refused = reported(
+            ConfigError, f"sampling.vllm: vLLM cannot serve {model}", ValueError, TypeError, OSError
+        )
+        with refused, isolated(), self._eager():
+            import vllm
+
+            self._engine: Any = vllm.LLM(**arguments)
+        config = self._engine.llm_engine.model_config
+        self._context, self._vocabulary = config.max_model_len, config.get_vocab_size()
 
     def _send(
         self,
@@ -120,8 +114,6 @@ class VllmSampler(VllmBase):
         """
         from vllm import SamplingParams
 
-        if self._asleep:
-            raise RunError("the sleeping engine has no weights; call sync before sampling")
         engine = self._engine.llm_engine
         running: dict[str, Any] = {}
         more = True
@@ -182,7 +174,6 @@ class VllmSampler(VllmBase):
 
     def close(self) -> None:
         """Free the engine. It cannot sample afterwards; a second call does nothing."""
-        global _alive
         if self._engine is None:
             return
         from vllm.distributed import parallel_state
@@ -191,7 +182,7 @@ class VllmSampler(VllmBase):
             self._engine.llm_engine.engine_core.shutdown()
             parallel_state.destroy_model_parallel()
             parallel_state.destroy_distributed_environment()
-        self._engine, _alive = None, False
+        self._engine = None
         gc.collect()
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
@@ -208,3 +199,87 @@ def _completion(output: Any) -> Completion:
     ids = list(output.token_ids)
     entries = zip(output.logprobs, ids, strict=True)
     return Completion(ids, [entry[token].logprob for entry, token in entries], output.finish_reason)
+
+
+# The process state that vLLM changes in the trainer's process.
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # run the engine in this process
+    "VLLM_NO_USAGE_STATS": "1",  # send no usage statistics
+}
+if sys.version_info < (3, 12):  # setuptools fails if distutils was imported first
+    _ENVIRONMENT["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
+
+
+@contextlib.contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Restore the random states of torch, numpy and Python after the block."""
+    import numpy
+
+    python, arrays = random.getstate(), numpy.random.get_state()  # noqa: NPY002
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            numpy.random.set_state(arrays)  # noqa: NPY002
+
+
+def _launcher_variables() -> dict[str, str]:
+    """Return the environment variables that a launcher such as torchrun would set."""
+    local = {"LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")}  # the GPU
+    if dist.is_initialized():
+        return {"RANK": str(dist.get_rank()), **local}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return {"RANK": "0", "WORLD_SIZE": "1", **address, **local}
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """Set the environment for building an engine, and restore the process afterwards.
+
+    Restored: random states, environment, default dtype, number of threads, `torch.set_num_threads`
+    (the CPU build of vLLM disables it), warning filters, logging, and garbage collection of the
+    objects that vLLM froze. Not restored: torch.distributed's default process group, the binding
+    of memory to this CPU's node, and imported modules.
+
+    vLLM logs errors only, unless VLLM_LOGGING_LEVEL is set in the environment.
+    """
+    environment, dtype = dict(os.environ), torch.get_default_dtype()
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    silenced, frozen = logging.root.manager.disable, gc.get_freeze_count()
+    os.environ.update({**_ENVIRONMENT, **_launcher_variables()})
+    if "VLLM_LOGGING_LEVEL" not in environment:
+        os.environ["VLLM_CONFIGURE_LOGGING"] = "0"  # vLLM would close the program's log handlers
+        logging.getLogger("vllm").setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
+    with random_states_kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logging.disable(silenced)
+            os.environ.clear()
+            os.environ.update(environment)
+            torch.set_default_dtype(dtype)
+            torch.set_num_threads = set_num_threads
+            torch.set_num_threads(threads)
+            if gc.get_freeze_count() > frozen:  # Python 3.12 itself begins with a few hundred
+                gc.unfreeze()
+
+
+@contextlib.contextmanager
+def default_group_kept() -> Iterator[None]:
+    """Keep the trainer's default process group while vLLM destroys its own groups."""
+    destroy = dist.destroy_process_group
+
+    def destroy_own(group: dist.ProcessGroup | None = None) -> None:
+        if group not in (None, dist.group.WORLD):
+            destroy(group)
+
+    dist.destroy_process_group = destroy_own
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy

@@ -57,17 +57,11 @@ def check_prompts(
             `max_tokens`; or vLLM would change the temperature.
     """
     if 0 < settings.temperature < _MIN_TEMPERATURE:
-        raise ConfigError(
-            f"sampling.temperature={settings.temperature:g}: vLLM would raise it to "
-            f"{_MIN_TEMPERATURE}. Set 0 (greedy) or at least {_MIN_TEMPERATURE}."
-        )
+        raise ConfigError(f"vLLM needs sampling.temperature=0, or at least {_MIN_TEMPERATURE}.")
     samplers.check_prompts(prompts, settings.max_tokens, context, "vLLM engine (max_model_len)")
     for index, prompt in enumerate(prompts):
         if min(prompt) < 0 or max(prompt) >= vocabulary:
-            raise ConfigError(
-                f"Prompt {index} has a token outside the model's vocabulary of {vocabulary}: the "
-                "tokenizer belongs to another model."
-            )
+            raise ConfigError(f"Prompt {index} has a token outside the model's {vocabulary}.")
 
 
 def request_fields(
@@ -116,10 +110,7 @@ class CompletionReader:
         """
         for each in completions:
             if each.finish not in ("stop", "length"):
-                raise RunError(
-                    f"vLLM ended a response with '{each.finish}'; expected stop or length. See "
-                    "vLLM's log. A server that has ended is started again with: rlobj serve MODEL"
-                )
+                raise RunError(f"vLLM ended a response with '{each.finish}'; see vLLM's log.")
             self._tokens += len(each.logprobs)
             self._unknown += sum(map(math.isnan, each.logprobs))
             if any(map(math.isinf, each.logprobs)):

@@ -21,23 +21,11 @@ from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
-from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, check_extra
+from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, engine_arguments
 
 STOPPING = 10.0
 """Seconds that a server has to stop before it is killed."""
 
-_ARGUMENTS = (
-    "host",
-    "port",
-    "middleware",
-    "api_key",
-    "root_path",
-    "uds",
-    "api_server_count",
-    "headless",
-    "config",
-)
-"""Arguments that rlobj sets itself, or with which a sync would miss workers."""
 _SHOWN = 40
 """Lines of the log in an error message: the first error of vLLM's processes is not the last."""
 
@@ -57,31 +45,26 @@ def kill_group(group: int) -> None:
                 process.send_signal(signal.SIGKILL)
 
 
-def command(
-    model: str, host: str, port: int, dtype: str, arguments: Mapping[str, Any]
-) -> list[str]:
+def command(model: str, host: str, port: int, arguments: Mapping[str, Any]) -> list[str]:
     """Return the command line of the server; it does not contain the key.
 
     Args:
         model: folder or hub id.
         host: address to listen on.
         port: port to listen on.
-        dtype: float32, bfloat16 or float16.
         arguments: other engine arguments, by name.
 
     Raises:
         ConfigError: rlobj sets one of the arguments itself.
     """
-    check_extra(arguments, _ARGUMENTS)
-    options = {name.replace("-", "_"): value for name, value in arguments.items()}
-    defaults: dict[str, Any] = {"max_model_len": "auto"}
+    defaults: dict[str, Any] = {"max_model_len": "auto", "dtype": "bfloat16"}
     if vllm_on_cpu():
         defaults |= {"kv_cache_memory_bytes": 256 << 20, "enforce_eager": True, **WHOLE_PROMPTS}
+        defaults["dtype"] = "float32"
     ours: dict[str, Any] = {
         "model": model,
         "host": host,
         "port": port,
-        "dtype": dtype,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
         "worker_extension_cls": EXTENSION,
@@ -89,7 +72,7 @@ def command(
         "disable_uvicorn_access_log": True,
     }
     words = [sys.executable, "-P", "-m", "rlobj.samplers.vllm"]
-    for name, value in {**defaults, **options, **ours}.items():
+    for name, value in {**defaults, **engine_arguments(arguments, ours)}.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
@@ -109,9 +92,8 @@ class Server:
         model: folder or hub id.
         host: address to listen on; with 127.0.0.1 only this machine can connect.
         port: port to listen on.
-        dtype: dtype of the weights: float32, bfloat16, float16 or auto (float32 on a CPU,
-            otherwise bfloat16).
-        arguments: other engine arguments of vLLM, by name.
+        arguments: other engine arguments of vLLM, by name; dtype is float32 on a CPU, otherwise
+            bfloat16.
 
     Raises:
         MissingExtra: vLLM is not installed.
@@ -124,20 +106,17 @@ class Server:
         *,
         host: str = "127.0.0.1",
         port: int = 8000,
-        dtype: str = "auto",
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         check_vllm()
-        if dtype == "auto":
-            dtype = "float32" if vllm_on_cpu() else "bfloat16"
         reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
         self.url = f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
-        self._host, self.port, self.dtype = host, port, dtype
+        self._host, self.port = host, port
         self.log: Path = auth.state_dir() / f"{port}.log"
         key = os.environ.get(auth.KEY_VARIABLE)
         self._key = key or secrets.token_urlsafe(32)
         self.key_path: Path | None = None if key else auth.key_file(port)
-        self._command = command(model, host, port, dtype, arguments or {})
+        self._command = command(model, host, port, arguments or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Server:

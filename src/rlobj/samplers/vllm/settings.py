@@ -2,60 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from rlobj.base.addresses import Address
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
 
-_RESERVED = (
-    "model",
-    "dtype",
-    "seed",
-    "logprobs_mode",
-    "generation_config",
-    "override_generation_config",
-    "worker_extension_cls",
-    "worker_cls",
-    "data_parallel_size",
+_REFUSED = {
+    "override_generation_config",  # changes the distribution
     "speculative_config",
-)
-"""Engine arguments that rlobj sets itself: weights, log-probs or seeds depend on them."""
-_IN_PROCESS = (
-    "tokenizer",
-    "skip_tokenizer_init",
-    "trust_remote_code",
-    "max_logprobs",
-    "max_model_len",
-    "enable_sleep_mode",
-    "distributed_executor_backend",
-    "gpu_memory_utilization",
-    "kv_cache_memory_bytes",
-    "enforce_eager",
-    "use_tqdm_on_load",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-)
-"""Others of an engine in the training process."""
+    "data_parallel_size",  # vLLM returns the answers of the first engine only
+    "api_server_count",
+}
+"""Engine arguments with which log-probs would be others, or weights could not be checked."""
 
 WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 """Arguments of an engine on a CPU: it computes each prompt in one step. After a part of a prompt,
 vLLM takes the draw of a token back, which torch cannot do on a CPU: the engine would end."""
 
 
-def check_extra(arguments: Iterable[str], others: Iterable[str]) -> None:
-    """Refuse engine arguments that would override rlobj's own, or one of `others`.
+def engine_arguments(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine arguments that somebody gives, and those that rlobj sets itself.
 
     Raises:
-        ConfigError: an argument is reserved.
+        ConfigError: one that is given is rlobj's, or refused.
     """
-    reserved = {*_RESERVED, *others}
-    taken = sorted(name for name in arguments if name.replace("-", "_") in reserved)
-    if taken:
-        raise ConfigError(f"rlobj sets {', '.join(taken)} itself. Remove it from the arguments.")
+    named = {name.replace("-", "_"): value for name, value in given.items()}
+    if taken := sorted(named.keys() & {*ours, *_REFUSED}):
+        raise ConfigError(f"leave out these engine arguments, which rlobj sets: {', '.join(taken)}")
+    return {**named, **ours}
 
 
 UNFITTED: dict[str, Any] = {"gpu_memory_utilization": 0.5, "sleep_level": 1}
@@ -85,12 +63,6 @@ class VllmSettings(Model):
         """These settings, with a value in place of each `auto` that a run has not replaced."""
         open_ = {name: value for name, value in UNFITTED.items() if getattr(self, name) == "auto"}
         return self.model_copy(update=open_)
-
-    @field_validator("extra")
-    @classmethod
-    def _not_reserved(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        check_extra(extra, _IN_PROCESS)
-        return extra
 
 
 class ServerSettings(Model):

@@ -190,12 +190,8 @@ class Trainer:
         for doubt in doubts(config):
             logger.warning(doubt)
         self.sync()
-        when = "in every step"
-        if config.sampling.async_depth:
-            when = "in the first step only (sampling.async_depth)"
-        checks = f"{self.synchronizer.checks}; samples compared with the policy {when}"
         for callback in self.callbacks:
-            callback.started({**facts, "checks": checks})
+            callback.started(facts)
         evaluated = self.comm.broadcast(bool(self.run.lines()))
         if self.learner.steps == 0 and config.evaluation.every and not evaluated:
             self.metrics = {"step": 0}
