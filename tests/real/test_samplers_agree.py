@@ -43,7 +43,7 @@ def sampler(request: Any, smollm2: Path, loaded: tuple[Any, Any]) -> Iterator[Sa
         str(smollm2),
         tokenizer,
         eos=[tokenizer.eos_token_id],
-        settings=VllmSettings(kv_cache_bytes=256 << 20, max_model_len=2100),
+        settings=VllmSettings(kv_cache_bytes=256 << 20, extra={"max_model_len": 2100}),
         dtype=torch.float32,
     )
     yield engine

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,14 +110,6 @@ def test_a_sequence_that_the_server_cannot_score_is_refused(scorer, sequence, pa
 
 
 @real
-@pytest.mark.parametrize("key", ["", "wrong"])
-def test_without_the_key_of_a_plain_server_the_message_names_the_variable(plain, monkeypatch, key):
-    monkeypatch.setenv(KEY_VARIABLE, key)
-    with pytest.raises(ConfigError, match=f"with 401.*Set {KEY_VARIABLE}"):
-        ServerScorer(plain[1], name="teacher", temperature=1.0)
-
-
-@real
 @pytest.mark.parametrize("alphabet", [ALPHABET.replace("89", "98"), SCRATCHPAD_ALPHABET])
 def test_the_servers_tokenizer_is_compared_with_the_policys(scorer, alphabet):
     scorer.check(build_tokenizer())
@@ -166,18 +155,6 @@ def test_a_run_distils_the_most_likely_tokens_of_a_server_as_of_its_model(
         losses.append([line["loss/divergence_teacher"] for line in metrics(run)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][0] > 0
-
-
-def score_again_and_again(scorer: ServerScorer) -> None:
-    while True:
-        scorer.logprobs(random_sequences(40))
-
-
-@real
-def test_a_server_that_is_killed_while_it_scores_is_an_error_after_patience(scorer, plain):
-    threading.Timer(0.5, lambda: os.killpg(plain[0].pid, signal.SIGKILL)).start()
-    with pytest.raises(RunError, match=rf"{plain[1]}.*Waited \d+ s"):
-        score_again_and_again(scorer)
 
 
 # Answers that a server of ours does not give.
@@ -269,12 +246,6 @@ def test_the_scored_token_may_be_outside_of_the_most_likely_ones_or_tie_with_one
     [score] = answering(monkeypatch, ranked(*rows)).score([([5], [6])], top=2)
     assert score.ids == ids
     assert score.logprob == rows[0][1]
-
-
-def test_an_impossible_token_of_a_server_has_a_finite_log_prob_among_the_likely_ones(monkeypatch):
-    ranks = {"6": {"logprob": 0.0, "rank": 1}, "3": {"logprob": -9999.0, "rank": 2}}
-    [score] = answering(monkeypatch, [None, ranks]).score([([5], [6])], top=2)
-    assert score == (0.0, [6, 3], [0.0, -9999.0])
 
 
 def test_scoring_goes_on_when_the_server_is_back(monkeypatch):

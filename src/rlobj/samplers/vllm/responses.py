@@ -16,7 +16,8 @@ SCORING: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs":
 _MIN_TEMPERATURE = 0.01
 """vLLM raises lower temperatures to this value, except 0."""
 _ENOUGH = 64
-"""Tokens after which most log-probabilities being NaN is no accident."""
+"""Tokens after which most log-probabilities being NaN is no accident: vLLM has a few where the
+entropy is nearly 0."""
 
 
 EngineRequest = tuple[Sequence[int], dict[str, Any]]
@@ -115,8 +116,8 @@ class CompletionReader:
             self._unknown += sum(map(math.isnan, each.logprobs))
             if any(map(math.isinf, each.logprobs)):
                 raise RunError(samplers.NOT_FINITE, finding="update-too-large")
-        if self._tokens >= _ENOUGH:
-            self.check()
+        if self._tokens >= _ENOUGH and 2 * self._unknown > self._tokens:
+            raise RunError(samplers.NOT_FINITE, finding="update-too-large")
         ids = [each.token_ids for each in completions]
         texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
         shared = packed("i", prompt)
@@ -131,15 +132,6 @@ class CompletionReader:
             )
             for each, text in zip(completions, texts, strict=True)
         ]
-
-    def check(self) -> None:
-        """Refuse log-probabilities of which most are NaN.
-
-        Raises:
-            RunError: they are.
-        """
-        if 2 * self._unknown > self._tokens:  # vLLM has a few where the entropy is nearly 0
-            raise RunError(samplers.NOT_FINITE, finding="update-too-large")
 
 
 class VllmBase(ABC):
@@ -193,7 +185,6 @@ class VllmBase(ABC):
                 done(index, groups[index])
 
         self._send(Feed.whole(range(len(prompts))), request, arrived)
-        reader.check()
         return [groups[index] for index in range(len(prompts))]
 
     @property

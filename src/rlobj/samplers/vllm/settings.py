@@ -48,16 +48,11 @@ class VllmSettings(Model):
     evaluations)"""
     kv_cache_bytes: int | Literal["auto"] = "auto"
     """bytes of key-value cache (auto: 256 MiB on a CPU; the rest of vLLM's share on a GPU)"""
-    max_model_len: int | Literal["auto"] = "auto"
-    """largest number of tokens in prompt and response together (auto: the limit of the model and
-    the cache)"""
-    enforce_eager: bool | Literal["auto"] = "auto"
-    """do not compile and do not capture graphs (auto: true on a CPU)"""
     sleep_level: Literal["auto", 0, 1, 2] = "auto"
     """GPU memory that is freed between rollouts: 0 none, 1 all (weights move to CPU memory), 2 all
     (weights are deleted, as each sync brings all of them); no effect on a CPU (auto: 2)"""
     extra: dict[str, Any] = Field(default_factory=dict)
-    """other arguments of vllm.LLM, by name"""
+    """other arguments of vllm.LLM, by name, such as max_model_len"""
 
     def fitted(self) -> VllmSettings:
         """These settings, with a value in place of each `auto` that a run has not replaced."""
