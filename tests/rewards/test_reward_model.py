@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from served import plain_server
 from tiny import save_tiny_policy, tiny_config
-from vllm_tools import NEEDS_VLLM
 
 import rlobj
-from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.ports import free_port
+from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.rewards import Reward
@@ -146,77 +140,6 @@ def test_a_run_learns_from_a_reward_model_and_another_reward(policy, tmp_path):
     ):
         with pytest.raises(ConfigError, match=f"{folder} is not the reward model .* has changed"):
             go_on()
-
-
-@pytest.fixture
-def answered(monkeypatch, tmp_path):
-    """A server, its card, and its requests."""
-    asked: list[Any] = []
-    card = {"max_model_len": 9, "id": str(tmp_path)}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer({"data": [card]})
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.path, self.headers["Authorization"], body))
-            self.answer({"data": [{"probs": [len(row)]} for row in body["input"]]})
-
-        def answer(self, value: Any) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(value).encode())
-
-        def log_message(self, *_: Any) -> None: ...
-
-    monkeypatch.setenv("RLOBJ_API_KEY", "mine")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/", card, asked
-        server.shutdown()
-
-
-def test_a_server_gets_token_ids_and_gives_raw_outputs(tmp_path, answered):
-    url, card, asked = answered
-    (save_classifier(tmp_path) / "model.safetensors").unlink()
-    found = grades(tmp_path, server=url)
-    rows = build_tokenizer()([p.prompt + r for p, r in zip(ASKED, RESPONSES, strict=True)])
-    lengths = [len(row) for row in rows["input_ids"]]
-    wanted = [math.nan if length > 9 else length for length in lengths]
-    assert [each.reward for each in found] == pytest.approx(wanted, nan_ok=True)
-    path, key, body = asked[-1]
-    assert (path, key, body["use_activation"]) == ("/classify", "Bearer mine", False)
-    assert body["input"] == [row for row in rows["input_ids"] if len(row) <= 9]
-    with Reward.build({"kind": "reward_model", "model": str(tmp_path), "server": url}).open() as it:
-        assert it.score(RESPONSES, ASKED)[0].reward == lengths[0]  # nothing was checked before
-    assert asked[-1][2]["input"] == body["input"]
-    card["id"] = "another/model"
-    with pytest.raises(ConfigError, match=r"serves another/model, not .* --served-model-name"):
-        grades(tmp_path, server=url)
-    card["root"] = str(tmp_path)
-    assert len(grades(tmp_path, server=url)) == len(RESPONSES)
-
-
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.skipif(**NEEDS_VLLM)
-def test_a_pooling_server_of_vllm_has_the_outputs_of_transformers(tmp_path, monkeypatch):
-    """It gives raw outputs of all inputs that it can read, and none for longer ones."""
-    monkeypatch.setenv("RLOBJ_API_KEY", "plain")
-    folder = save_classifier(tmp_path, max_position_embeddings=8)
-    with plain_server(folder, "--runner=pooling") as (_, url):
-        found = [each.reward for each in grades(folder, server=url)]
-    expected = [each.reward for each in grades(folder)]
-    assert found == pytest.approx(expected, abs=1e-4, nan_ok=True)
-    assert any(map(math.isnan, found))
-
-
-def test_a_server_that_is_gone_ends_the_run_with_its_command(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlobj.rewards.reward_model._PAUSES", (0, 0))
-    url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(RunError, match=r"does not answer: [^$]*vllm serve .* --runner pooling"):
-        grades(save_classifier(tmp_path), server=url)
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path):

@@ -290,7 +290,7 @@ class Reward(Primitive):
     def recorded(self) -> dict[str, Any]:
         """The settings that can change a grade."""
         hidden: dict[str, Any] = dict.fromkeys(
-            ("workers", "concurrency", "max_failures", "server", "device", "batch_tokens"), True
+            ("workers", "concurrency", "max_failures", "device", "batch_tokens"), True
         )
         several = {"name": True, "weight": True, "of": {"__all__": hidden}}
         return self.model_dump(mode="json", exclude={**hidden, **several})

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, Request, build_opener
 
 from pydantic import Field
 
-from rlobj.base.addresses import Address
 from rlobj.base.batches import by_length
 from rlobj.base.digests import model_digest
-from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import located, path_of
 from rlobj.base.weights import config_dict, load_complete
 from rlobj.rewards.kinds import Graded, Grader, Reward
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlobj.data import Problem
 
-_ROWS = 64
-"""Sequences of one request to a server."""
-_TIMEOUT, _PAUSES = 600.0, (1, 10, 60)
-"""Seconds to wait for an answer, and before each new attempt if a server does not answer."""
+_PIECES = 32
+"""Of a file, at most this many MiB and one count for a digest."""
 
 
 class RewardModel(Reward):
@@ -43,9 +36,6 @@ class RewardModel(Reward):
 
     model: str
     """folder or hub id of the classifier"""
-    server: Address | None = None
-    """address of a server of `vllm serve MODEL --runner pooling` that computes the outputs; of
-    `model`, only the configuration and the tokenizer are loaded"""
     threshold: float | None = None
     """a response is right if the output is at least this; null = nothing says what is right"""
     device: str | None = None
@@ -58,9 +48,8 @@ class RewardModel(Reward):
 
     def seen_from(self, home: Path) -> Self:
         model = located(self.model, home)
-        return self.model_copy(
-            update={"model": model, "digest": self.digest or _digest(path_of(model))}
-        )
+        digest = self.digest or model_digest(path_of(model), pieces=_PIECES)
+        return self.model_copy(update={"model": model, "digest": digest})
 
     def open(self) -> Grader:
         """Return a grader, which loads the classifier when it is entered.
@@ -69,11 +58,6 @@ class RewardModel(Reward):
             ConfigError: the model is no sequence classifier with one output, or has no weights.
         """
         return _ModelGrader(self)
-
-
-def _digest(folder: Path) -> str | None:
-    """The digest of the files of a model, of each at most 33 MiB; None = there is no folder."""
-    return model_digest(folder, pieces=32)
 
 
 class _ModelGrader(Grader):
@@ -88,7 +72,7 @@ class _ModelGrader(Grader):
             config_dict(name)
             config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             self._tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        if settings.digest not in (None, _digest(path_of(name))):
+        if settings.digest not in (None, model_digest(path_of(name), pieces=_PIECES)):
             raise ConfigError(
                 f"{name} is not the reward model with the digest {settings.digest}: it has changed "
                 "since. Put the old one back, or start a new run with rewards.digest=null"
@@ -96,10 +80,11 @@ class _ModelGrader(Grader):
         if config.num_labels != 1:
             raise ConfigError(
                 f"the reward model {name} has {config.num_labels} outputs (num_labels); "
-                "expected a sequence classifier with one, which is the reward"
+                "expected a sequence classifier with one"
             )
-        self._pads = config.get_text_config().pad_token_id
-        most = getattr(config.get_text_config(), "max_position_embeddings", None)
+        text = config.get_text_config()
+        self._pads = text.pad_token_id
+        most = getattr(text, "max_position_embeddings", None)
         self._limit = min(most or math.inf, self._tokenizer.model_max_length)
 
     @property
@@ -108,70 +93,37 @@ class _ModelGrader(Grader):
 
     def __enter__(self) -> Self:
         import torch
-        from transformers import AutoModelForSequenceClassification
+        from transformers import AutoModelForSequenceClassification as Classifier
 
         name, device = self._settings.model, self._settings.device
-        if self._settings.server:
-            self._meet_server()
-            return self
         gpu = torch.cuda.is_available()
         device = device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu")
         what = f"the reward model {name} cannot be loaded onto {device} (rewards.device)"
-        expected = ". Expected a sequence classifier: a folder of save_pretrained, or a hub id"
-        with reported(ConfigError, what, Exception, advice=expected):  # errors of many libraries
+        with reported(ConfigError, what, Exception):  # errors of many libraries
             dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
-            kind = AutoModelForSequenceClassification
-            model = load_complete(kind, name, dtype=dtype, trust_remote_code=False)
+            model = load_complete(Classifier, name, dtype=dtype, trust_remote_code=False)
             self._model = model.to(device).eval().requires_grad_(False)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._model = None
 
-    def check(self, problems: Sequence[Problem]) -> None:
-        """Score the answer of the first problem on a server; here, render it."""
-        for problem in problems[:1]:
-            what = f"the chat template of the reward model {self._settings.model} fails"
-            with reported(ConfigError, what, Exception):  # a template is a program
-                ids = self._ids(problem.answer or "1", problem)
-            if self._settings.server:
-                self._meet_server()
-                self._served([ids[: int(min(self._limit, len(ids)))]])
-
-    def _meet_server(self) -> None:
-        """Ask the server for its context.
-
-        Raises:
-            ConfigError: it serves another model.
-            RunError: it does not answer.
-        """
-        [card, *_], name = self._request("/v1/models")["data"], self._settings.model
-        served = {card["id"], card.get("root") or card["id"]}
-        if path_of(name).resolve() not in [Path(text).resolve() for text in served]:
-            raise ConfigError(
-                f"the reward server {self._settings.server} serves {', '.join(sorted(served))}, "
-                f"not {name}. Name that model in rewards.model, or start the server with: vllm "
-                f"serve FOLDER --runner pooling --served-model-name {name}"
-            )
-        self._limit = min(self._limit, card.get("max_model_len") or math.inf)
-
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response."""
         rows = [self._ids(*pair) for pair in zip(responses, problems, strict=True)]
         fitting = [row for row in rows if len(row) <= self._limit]
-        values = iter(self._served(fitting) if self._settings.server else self._computed(fitting))
+        values = iter(self._computed(fitting))
         return [self._graded(next(values) if len(row) <= self._limit else None) for row in rows]
 
     def _graded(self, value: float | None) -> Graded:
         threshold = self._settings.threshold
         if value is None:
             reason = f"longer than the reward model's {self._limit} tokens"
-        elif math.isfinite(value):
-            right = None if threshold is None else value >= threshold
-            return Graded(value, right, "reward model", None)
-        else:
-            reason = "the reward model gives no finite number"
-        return Graded(math.nan, None, reason, None)
+            return Graded(math.nan, None, reason, None)
+        if not math.isfinite(value):
+            return Graded(math.nan, None, "the reward model gives no finite number", None)
+        right = None if threshold is None else value >= threshold
+        return Graded(value, right, "reward model", None)
 
     def _ids(self, response: str, problem: Problem) -> list[int]:
         """The token ids that the classifier reads."""
@@ -199,39 +151,3 @@ class _ModelGrader(Grader):
             for i, value in zip(batch, output.logits[:, 0].float().tolist(), strict=True):
                 values[i] = value
         return values
-
-    def _served(self, rows: Sequence[list[int]]) -> list[float]:
-        """The outputs of the classifier on the server."""
-        values: list[float] = []
-        for start in range(0, len(rows), _ROWS):
-            body = {"input": rows[start : start + _ROWS], "use_activation": False}
-            for output in self._request("/classify", body)["data"]:
-                [value] = output["probs"]
-                values.append(value)
-        return values
-
-    def _request(self, path: str, body: Any = None) -> Any:
-        """The answer of the server, which may be gone for a minute.
-
-        Raises:
-            RunError: it refuses the request, or does not answer.
-        """
-        url, key = f"{self._settings.server}".rstrip("/") + path, os.environ.get("RLOBJ_API_KEY")
-        headers = {"Content-Type": "application/json"}
-        headers |= {"Authorization": f"Bearer {key}"} if key else {}
-        request = Request(url, None if body is None else json.dumps(body).encode(), headers)
-        problem: Exception | None = None
-        for pause in (0, *_PAUSES):
-            time.sleep(pause)
-            try:
-                with build_opener(ProxyHandler({})).open(request, timeout=_TIMEOUT) as answer:
-                    return json.load(answer)
-            except HTTPError as error:
-                text = error.read()[:300].decode(errors="replace")
-                raise RunError(f"{url} answers {error.code}: {text}") from error
-            except (OSError, ValueError) as error:
-                problem = error
-        raise RunError(
-            f"the reward server {url} does not answer: {problem}. Start it with: vllm serve "
-            f"{self._settings.model} --runner pooling"
-        )

@@ -238,10 +238,10 @@ def _score_bytes(
 
 
 def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[tuple[str, Use]]:
-    """The weights of reward models, whole in each process, without those on a server or device."""
+    """The weights of reward models, whole in each process, but not on other devices."""
     models = [reward for reward in config.rewards.parts if isinstance(reward, RewardModel)]
     for model in models:
-        if not (model.server or model.device):
+        if not model.device:
             total = _parameters("rewards.model", model.model, classifier=True) or size.total
             label = f"reward model {model.name or ''}".rstrip()
             yield label, Use.always(total * (4.0 if card is None else 2.0))
