@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from forked import alive, wait_until
 
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import RunError
 from rlobj.rewards import MathVerifier
 from rlobj.workers.worker import Worker
 
@@ -48,7 +48,6 @@ def test_a_gold_answer_that_is_too_slow_leaves_other_answers_undecided():
         verdict = verifier.verify(rf"\boxed{{1+{gold}}}", gold)
         assert decided(verdict) == (None, "gold timeout")
         assert verifier.verify(SLOW, gold).correct is True
-        assert verifier.undecided == {"gold timeout": 1}
 
 
 @pytest.mark.parametrize(
@@ -118,10 +117,9 @@ def test_a_verdict_does_not_depend_on_slow_questions_in_flight():
     assert [correct for correct, _ in alone] == [True, True, False, True, True]
     with MathVerifier(deadline=DEADLINE, workers=2) as verifier, ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS[:3]]
-        wait_until(lambda: verifier._pool.slow)
+        wait_until(verifier._pool._idle.empty)
         assert list(map(decided, verifier.verify_many(pairs))) == alone
         assert [future.result().reason for future in asked] == ["timeout"] * 3
-        assert not verifier.undecided
 
 
 @pytest.mark.slow
@@ -145,7 +143,7 @@ def test_an_interrupt_ends_the_wait_for_a_worker_and_leaves_the_verifier_usable(
     with MathVerifier(deadline=2.0) as verifier, ThreadPoolExecutor(1) as threads:
         verifier.verify(*hard(1))
         slow = threads.submit(verifier.verify, SLOW, "5")
-        wait_until(lambda: verifier._pool.slow)
+        wait_until(verifier._pool._idle.empty)
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
@@ -162,9 +160,9 @@ def test_close_ends_the_wait_of_questions_for_a_worker():
         with MathVerifier(deadline=DEADLINE) as verifier:
             verifier.verify(*hard(1))
             asked = [threads.submit(verifier.verify, bomb, "5") for bomb in BOMBS]
-            wait_until(lambda: verifier._pool.slow)
+            wait_until(verifier._pool._idle.empty)
         found = [future.exception() for future in asked]
-    assert sum(isinstance(error, RunError) for error in found) >= len(BOMBS) - 2
+    assert sum(isinstance(error, RunError) for error in found) == len(BOMBS)
 
 
 @pytest.mark.slow
@@ -205,26 +203,6 @@ def test_threads_share_the_workers_also_while_they_are_replaced():
     assert [verdict.correct for verdict in together] == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_many_slow_answers_at_once_return_and_quick_ones_do_not_wait_behind_them(workers):
-    bombs = BOMBS[: 2 * workers + 1]
-    with (
-        MathVerifier(deadline=DEADLINE, workers=workers) as verifier,
-        ThreadPoolExecutor(50) as threads,
-    ):
-        verifier.verify_many([hard(n) for n in range(workers)])  # started
-        asked = [threads.submit(verifier.verify, bomb, "5") for bomb in bombs]
-        wait_until(lambda: verifier._pool.slow)
-        quick = [threads.submit(verifier.verify, *hard(n)) for n in range(10, 16)]
-        verdicts = [future.result() for future in quick]
-        assert all(verdict.correct for verdict in verdicts)
-        assert not any(future.done() for future in asked[2 * workers :])
-        verdicts = [future.result() for future in asked]
-        assert set(map(decided, verdicts)) == {(False, "timeout")}
-        assert not verifier.undecided
-
-
 def test_compare_takes_extracted_answers(verifier):
     assert verifier.compare("$x=5$", "5").correct is True
     assert verifier.compare("", "5").reason == "no answer"
@@ -262,11 +240,6 @@ def test_a_script_without_a_main_guard_loads_sympy_in_the_worker_only(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert done.stdout == "True\nFalse False\nFalse False\n", done.stderr
-
-
-def test_invalid_settings_are_refused():
-    with pytest.raises(ConfigError, match="deadline=0"):
-        MathVerifier(deadline=0)
 
 
 def test_verify_needs_neither_setup_nor_torch():

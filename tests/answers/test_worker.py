@@ -18,4 +18,4 @@ def test_two_modules_need_packages() -> None:
             tops = {name.partition(".")[0] for name in names}
             needed.setdefault(path.name, set()).update(tops - sys.stdlib_module_names - {"rlobj"})
     named = {name: packages for name, packages in needed.items() if packages}
-    assert named == {"numeric.py": {"mpmath"}, "symbolic.py": {"math_verify", "sympy"}}
+    assert named == {"numeric.py": {"mpmath"}, "worker.py": {"math_verify", "sympy"}}

@@ -77,7 +77,7 @@ def test_several_messages_a_user_and_nothing_follow_a_turn():
     [
         ("gemma", TOOLS, "fails on messages of the role 'tool': Conversation roles must alternate"),
         ("llama3", TOOLS, "does not write the calls of tools"),
-        ("gemma4", TOOLS, "'I' follows 'It is 4.', and '<think>' follows '<think>"),
+        ("gemma4", TOOLS, "writes another text after '<think>"),
         ("llava_next", (), "fails on messages of the role 'user': 'str object' has no attribute"),
         ("smolvlm", (), "does not write what the policy said"),
     ],
@@ -104,18 +104,13 @@ LOUD = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{{ TAIL }}{%
 
 
 @pytest.mark.parametrize(
-    ("tail", "reason"),
-    [
-        ("'!' if '</think>' in m.content", "'<|im_start|>' follows 'It is 4.', and '!' follows"),
-        ("'!' if m.content | length > 1000", "and '!' follows 'It is 4. It is 4."),
-        ("'!' if m.role == 'assistant' and not m.content", "and '!' follows ''"),
-    ],
+    "tail",
+    ["'!' if '</think>' in m.content", "'!' if m.content | length > 1000"],
 )
-def test_the_first_token_that_depends_on_the_turn_is_named(tail, reason):
+def test_a_template_whose_rest_depends_on_the_turn_is_refused(tail):
     tokenizer = chat_tokenizer("loud", LOUD.replace("TAIL", tail))
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError, match="writes another text after"):
         Rendering(tokenizer, Chat())
-    assert reason in str(found.value)
 
 
 def test_a_template_that_drops_what_is_observed_is_refused():

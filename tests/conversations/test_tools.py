@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import math
 import os
@@ -89,12 +88,8 @@ def test_results_are_texts(pool, call, text):
 
 
 def test_a_call_that_cannot_be_made_is_an_answer(pool):
-    calls = ("ad", {}), ("add", {"c": 1}), ("add", {"a": {1}})
-    unknown, wrong, data = called(pool, *calls)
-    assert [each.error.partition(":")[0] for each in (unknown, wrong, data)] == [
-        *("malformed", "exception", "error"),
-    ]
-    assert "there is no tool 'ad'. Did you mean 'add'?" in unknown.text
+    wrong, data = called(pool, ("add", {"c": 1}), ("add", {"a": {1}}))
+    assert [each.error.partition(":")[0] for each in (wrong, data)] == ["exception", "error"]
     assert "unexpected keyword argument 'c'" in wrong.text
     assert "set is not JSON" in data.text
 
@@ -236,20 +231,6 @@ def described(function: Any) -> Any:
     return function
 
 
-@described
-def positions(a: int, /, more: int = 0) -> int:
-    return a
-
-
-@functools.wraps(described(no_description))
-def no_arguments() -> int:
-    return 0
-
-
-no_description.__doc__ = "Return it."
-no_arguments.__name__ = "no_arguments"
-
-
 class Tools:
     @described
     def method(self, a: int) -> int:
@@ -259,9 +240,6 @@ class Tools:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (positions, "'a' parameter is positional only"),
-        (no_arguments, "got an unexpected keyword argument 'a'"),
-        (Tools.method, "missing a required argument: 'self'"),
         (math.sqrt, "Argument x is missing a type hint"),
         (no_docstring, "it has no docstring"),
         (no_type, "Argument a is missing a type hint"),
@@ -272,7 +250,6 @@ def test_a_tool_without_a_schema_is_named_and_a_right_one_is_shown(function, why
     with pytest.raises(ConfigError, match=f"tool '{function.__name__}' has no schema: ") as caught:
         ToolPool(EnvironmentSettings(), [function]).schemas()
     assert why in str(caught.value)
-    assert "def add(a: int, b: int) -> str:" in str(caught.value)
     code = getattr(inspect.unwrap(function), "__code__", None)
     assert code is None or f"{__file__}, line {code.co_firstlineno}" in str(caught.value)
 
@@ -289,26 +266,16 @@ def test_methods_and_arguments_by_keyword_are_tools():
     assert [each.text for each in results] == ["2", "5"]
 
 
-def test_a_tool_in_a_file_that_cannot_be_called_by_names_is_refused():
-    with (
-        ToolPool(settings(f"{FILE}:by_position")) as pool,
-        pytest.raises(ConfigError, match="tool 'by_position' has no schema: 'a' parameter is"),
-    ):
-        pool.schemas()
-
-
 @pytest.mark.parametrize(
-    ("tools", "functions", "message"),
+    ("tools", "message"),
     [
-        (("calculater",), [], "there is no tool 'calculater'. Did you mean 'calculator'?"),
-        (("calculator", "mine:calculator"), [], "two tools have the name 'calculator'"),
-        ((), [lambda a: a], "is no tool. Expected a function with a name"),
-        ((), [5], "5 is no tool"),
+        (("calculater",), "target is 'calculater'. Expected"),
+        (("calculator", "mine:calculator"), "two tools have the name 'calculator'"),
     ],
 )
-def test_names_are_checked(tools, functions, message):
+def test_names_are_checked(tools, message):
     with pytest.raises(ConfigError) as caught:
-        ToolPool(EnvironmentSettings(tools=tools), functions)
+        ToolPool(EnvironmentSettings(tools=tools))
     assert message in str(caught.value)
 
 
@@ -323,10 +290,9 @@ def test_code_that_a_file_names_is_not_imported_without_trust():
         ("import nowhere", "tool 'f': .*No module named 'nowhere'"),
         (
             "import os; os._exit(5)",
-            "import of the tools f ended its process with the exit status 5",
+            "import of the tools f: ended its process with the exit status 5",
         ),
         ("x = 'x' * (8 << 30)", "tool 'f': .*MemoryError"),
-        ("f = 5", "tool 'f' has no schema: it is 5. Expected a function"),
     ],
 )
 def test_a_tool_that_cannot_be_imported_is_found_before_the_run(text, message, tmp_path):

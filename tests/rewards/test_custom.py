@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 
 import numpy as np
@@ -101,21 +100,6 @@ def test_a_batch_with_other_results_than_one_a_response_is_an_error(result):
         graded(lambda responses, answers: result, ["a", "b"], batched=True)
 
 
-@pytest.mark.parametrize("text", ["0.5", b"0.5", np.array("0.5"), np.str_("1")], ids=repr)
-@pytest.mark.parametrize("form", ["alone", "in a list", "in a mapping", "in a list of mappings"])
-def test_a_text_is_no_reward_and_its_function_is_named_with_file_and_line(text, form):
-    value = {"reward": text, "correct": True} if "mapping" in form else text
-
-    def score(response, answer):
-        return [value, value] if "list" in form else value
-
-    line = score.__code__.co_firstlineno
-    place = rf"expected a .*\.\n  at {re.escape(__file__)}, line {line}\n  response: 'a'"
-    batched = "list" in form
-    with pytest.raises(RunError, match=rf"returned .*(0\.5|1)'.* on problem 'p0'; {place}"):
-        graded(score, ["a", "b"] if batched else ["a"], batched=batched)
-
-
 def test_a_batch_that_fails_or_hangs_is_undecided_as_a_whole():
     async def score(responses, answers):
         return 1 / 0 if responses[0] == "bad" else await asyncio.sleep(100)
@@ -198,7 +182,7 @@ def test_async_functions_keep_one_event_loop_and_each_call_has_its_deadline():
         (lambda response, answer, **_: 1 / 0, {}, "ZeroDivisionError"),
         (lambda response, answer, **_: sys.exit(3), {}, "SystemExit: 3"),
         (lambda response, answer, **_: "good", {}, "returned 'good'"),
-        (lambda response, answer, **_: [1], {}, "Set batched: true if it grades all responses"),
+        (lambda response, answer, **_: [1], {}, r"returned \[1\] on problem"),
         (lambda responses, answers, **_: 1, {"batched": True}, "a list of 2 rewards,"),
     ],
 )

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from runs import ranks
 
-import rlobj
-from rlobj.base.errors import DataError, MissingExtra
+from rlobj.base.errors import MissingExtra
 from rlobj.data import Problem
 from rlobj.rewards import Graded, MathVerify, Reward, math_verify
 
@@ -65,29 +64,6 @@ def test_any_gold_of_several_is_right_and_one_that_cannot_be_read_leaves_no_verd
     [found] = graded(grader, (r"\boxed{5}", "}"))
     assert (found.correct, found.reason) == (None, "gold not readable")
     assert math.isnan(found.reward)
-
-
-def test_golds_that_cannot_be_read_are_an_error_that_names_their_problems(grader: Any) -> None:
-    rows = [problem(gold, f"row {i}") for i, gold in enumerate(["5", "", "x^2", "}", r"\text{a}"])]
-    with pytest.raises(DataError) as caught:
-        grader.check(rows)
-    assert "cannot read 2 of 5 gold answers: '' of 'row 1', '}' of 'row 3'." in str(caught.value)
-    grader.check([rows[0], rows[2], rows[4]])
-
-
-def test_an_evaluation_and_a_run_begin_with_that_check(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(*_: Any, **__: Any) -> None:
-        raise AssertionError("the model is loaded")
-
-    monkeypatch.setattr("rlobj.evaluation.evaluating.open_engine", load)
-    monkeypatch.setattr("rlobj.training.loop.opening.InitialPolicy.trained", load)
-    rows = [{"id": "x7", "problem": "1+1=", "answer": "}"}, {"problem": "2+2=", "answer": "4"}]
-    with pytest.raises(DataError, match=r"'}' of 'x7'"):
-        rlobj.evaluate("embedded", on=rows, reward="math_verify")
-    with pytest.raises(DataError, match=r"'}' of 'x7'"):
-        rlobj.train("grpo", data=rows, reward="math_verify", out=tmp_path / "run")
 
 
 def test_without_the_package_the_error_has_the_command_that_installs_it(

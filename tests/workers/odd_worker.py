@@ -15,10 +15,6 @@ import time
 class Odd:
     opening = "odd"
 
-    def prepare(self, how, *arguments):
-        if "prepares" in str(arguments):
-            self._burn(0.4)
-
     def answer(self, how, *arguments):
         return getattr(self, how)(*arguments)
 

@@ -64,7 +64,6 @@ def test_a_process_that_gives_no_reply_is_replaced(odd, question, reason, text):
     with pytest.raises(NoReply, match=re.escape(text)) as caught:
         odd.ask(*question, seconds=60 if reason == "crash" else 0.7)
     assert caught.value.reason == reason
-    assert f"in {question[0]}\n" in caught.value.stacks or question[0] not in "segfault pattern"
     assert not alive(before)
     assert odd.ask("echo", 1) == 1
     assert odd.pid != before
@@ -149,7 +148,7 @@ def judge():
 def test_an_answer_that_fails_beside_a_sound_gold_is_wrong(
     judge, how, reason, tries, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "patience", lambda deadline: -29.0 if how == "hang" else 60.0)
+    monkeypatch.setattr(module, "patience", lambda deadline: 1.0 if how == "hang" else 60.0)
     note = tmp_path / "note"
     assert judge.judge(("noted", note, how), SOUND) == (False, reason)
     assert len(note.read_text()) == tries
@@ -158,7 +157,7 @@ def test_an_answer_that_fails_beside_a_sound_gold_is_wrong(
 
 @pytest.mark.parametrize("how", ["hang", "exit", "stop"])
 def test_a_fault_of_the_machine_is_tried_again(judge, how, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "patience", lambda deadline: -29.0)
+    monkeypatch.setattr(module, "patience", lambda deadline: 1.0)
     judge.ready()
     before, note = judge.pid, tmp_path / "note"
     assert judge.judge(("once", note, how), SOUND) == (2, "again")
@@ -182,14 +181,10 @@ def test_a_process_that_is_killed_or_has_answered_enough_is_replaced(judge):
     assert len({*numbers}) == 3  # the last one, after four questions
 
 
-def test_the_time_to_prepare_does_not_count(judge):
-    assert judge.reply("echo", [1, "prepares longer than its deadline"])[0] == 1
-
-
 def test_a_package_that_cannot_be_loaded_or_a_process_that_does_not_start_is_an_error(judge):
-    with pytest.raises(RunError, match="could not load: ModuleNotFoundError: No module"):
+    with pytest.raises(ConfigError, match="ModuleNotFoundError: No module"):
         judge.reply("imports")
-    with pytest.raises(RunError, match="did not start in 3 attempts"):
+    with pytest.raises(RunError, match="ended its process with the exit status 1 at its start"):
         Worker("odd_worker:Dies", processor_seconds=1.0).reply()
 
 

@@ -5,7 +5,7 @@
     True
 
 This package stands alone: it needs neither torch nor the rest of rlobj, except `base` and
-`workers`. Only `numeric` and `symbolic` need more than the standard library.
+`workers`. Only `numeric` and `worker` need more than the standard library.
 
     verifier          MathVerifier: responses -> verdicts; any thread, with deadlines
     extraction        response -> text of the final answer: the boxes of a sentence, or a phrase
@@ -19,9 +19,9 @@ This package stands alone: it needs neither torch nor the rest of rlobj, except 
     expressions       tokens -> expression tree, and its exact value
     comparison        two structures -> equal or not: rules in their order, exactly
 
-    worker            what its processes compare: what exact arithmetic cannot decide
+    worker            what its processes compare: what exact arithmetic cannot decide, with
+                      math-verify for integrals, limits and infinite sums
     numeric           values by evaluation at many points (mpmath)
-    symbolic          integrals, limits and infinite sums (math-verify)
     version           what a verdict depends on, besides the answers
 """
 

@@ -6,7 +6,6 @@ An answer that is too long or too deeply nested is wrong, unless the gold answer
 import re
 
 from rlobj.answers.comparison import ExactComparer, compare
-from rlobj.answers.expressions import names
 from rlobj.answers.lexer import Unreadable, join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
 from rlobj.answers.structures import (
@@ -52,16 +51,9 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
         return integer == gold_integer, "integers"
     if len(answer) > max(MAX_LENGTH, 4 * len(gold)):
         return False, f"too large: longer than {MAX_LENGTH} characters"
-    reason = None if integer is not None else _refusal(answer)
-    return None if reason is None or _refusal(gold) else (False, f"too large: {reason}")
-
-
-def _refusal(text: str) -> str | None:
-    """Return why an answer is not parsed, or None if it is."""
-    depth = _depth(text)
-    if depth is None:
-        return "unbalanced braces"
-    return f"brackets deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else None
+    if integer is None and _depth(answer) > MAX_DEPTH >= _depth(gold):
+        return False, f"too large: brackets deeper than {MAX_DEPTH}"
+    return None
 
 
 def may_take_long(text: str) -> bool:
@@ -79,22 +71,13 @@ def _integer(text: str) -> tuple[bool, str] | None:
     return text.startswith("-") and digits != "", digits
 
 
-def _depth(text: str) -> int | None:
-    """The largest number of brackets open at once, or None if braces do not match."""
-    depth = deepest = braces = 0
-    escaped = False
+def _depth(text: str) -> int:
+    """The largest number of brackets that are open at once."""
+    depth = deepest = 0
     for character in text:
-        if character in "{}" and not escaped:
-            braces += 1 if character == "{" else -1
-            if braces < 0:
-                return None
-        if character in "{[(":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "}])":
-            depth -= 1
-        escaped = character == "\\" and not escaped
-    return None if braces else deepest
+        depth += (character in "{[(") - (character in "}])")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 _QUOTIENT = re.compile(r"d:[d∂](?:\^([0-9]))?(.+)/[d∂](.+?)(?:\^[0-9])?")
@@ -170,10 +153,10 @@ def in_notation_of(answer: Structure, gold: Structure) -> Structure:
 
     dy/dt is y' and dot y, but never dy/dx.
     """
-    answer_names = _all_names(answer)
+    answer_names = names_in(answer, everywhere=True)
     if not any(map(_derivative, answer_names)):
         return answer
-    gold_names = _all_names(gold)
+    gold_names = names_in(gold, everywhere=True)
     new: dict[str, str] = {}
     for name in answer_names - gold_names:
         if (derivative := _derivative(name)) is None:
@@ -192,19 +175,3 @@ def _derivative(name: str) -> tuple[str, int, str | None] | None:
         return quotient[2], int(quotient[1] or 1), quotient[3]
     bare = name.replace("'", "")
     return (bare, len(name) - len(bare), None) if bare != name else None
-
-
-def _all_names(structure: Structure) -> frozenset[str]:
-    """Return the names in a structure, also those of values and of both sides of equations."""
-    all_names = frozenset[str]()
-    waiting: list[object] = [structure]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Structure):
-            waiting += vars(value).values()
-        elif isinstance(value, tuple) and value:
-            if isinstance(value[0], str):
-                all_names |= names(value)
-            else:
-                waiting += value
-    return all_names

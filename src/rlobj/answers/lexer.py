@@ -85,7 +85,6 @@ for _code in range(ord("α"), ord("ω") + 1):
         _SIGNS[chr(_code).upper()] = f"\\{_name.title()} "
 
 _SCRIPT_FRACTION = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")
-_OVERLINED = re.compile("(?:[0-9]\u0305)+")
 _SCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 _ROOT = re.compile(r"(\\sqrt(?:\[3\])?) ?\(([^()]*)\)")
 
@@ -193,7 +192,6 @@ def _commas_inside_brackets(text: str) -> bool:
 
 
 def _to_ascii(text: str) -> str:
-    text = _OVERLINED.sub(lambda run: rf"\overline{{{run[0][::2]}}}", text)
     text = _SCRIPT_FRACTION.sub(
         lambda run: unicodedata.normalize("NFKC", f"\\frac{{{run[1]}}}{{{run[2]}}}"), text
     )

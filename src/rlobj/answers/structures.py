@@ -152,11 +152,27 @@ def without_name(structure: Structure) -> Structure:
     return structure.value if isinstance(structure, Named) else structure
 
 
-def names_in(structure: Structure) -> frozenset[str]:
-    """Return the names in the values of a structure; names of values (x in x = 5) do not count."""
-    if isinstance(structure, Scalar):
-        return frozenset() if structure.tree is None else names(structure.tree)
-    return frozenset[str]().union(*map(names_in, _parts(structure)))
+def names_in(structure: Structure, everywhere: bool = False) -> frozenset[str]:
+    """Return the names in the values of a structure; names of values (x in x = 5) do not count.
+
+    Args:
+        structure: of an answer.
+        everywhere: count also the names of values, and those of both sides of equations.
+    """
+    found = frozenset[str]()
+    waiting: list[object] = [structure]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Scalar):
+            found |= frozenset() if value.tree is None else names(value.tree)
+        elif isinstance(value, Structure):
+            waiting += vars(value).values()
+        elif isinstance(value, tuple) and value:
+            if not isinstance(value[0], str):
+                waiting += value
+            elif everywhere:
+                found |= names(value)
+    return found
 
 
 def rename(structure: Structure, new: dict[str, str]) -> Structure:
@@ -178,17 +194,6 @@ def _renamed_field(value: object, new: dict[str, str]) -> object:
     if isinstance(value, str):
         return new.get(value, value)
     return renamed(value, new)
-
-
-def _parts(structure: Structure) -> list[Structure]:
-    parts: list[Structure] = []
-    values = [value for name, value in vars(structure).items() if name != "tree"]
-    for value in values:  # which grows
-        if isinstance(value, Structure):
-            parts.append(value)
-        elif isinstance(value, tuple):
-            values.extend(value)
-    return parts
 
 
 def as_point(structure: Structure) -> Structure:

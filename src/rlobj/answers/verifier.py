@@ -10,11 +10,9 @@ undecided, is left for a bad gold answer and for a machine that fails.
 """
 
 import functools
-import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,13 +21,10 @@ from typing import Any, Self
 from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence, decide, may_take_long
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.version import DEADLINE, MEMORY_GIB, verifier_version
-from rlobj.base.errors import ConfigError, RunError
+from rlobj.base.errors import RunError
 from rlobj.workers.pool import Pool
 
 _CACHE_SIZE = 100_000
-_UNDECIDED_SECONDS = 60.0
-"""How long an undecided answer stays in the cache; later, the machine may work."""
-
 _Decision = tuple[bool | None, str]
 
 
@@ -51,12 +46,6 @@ class Verdict:
     """Time of the comparison, including the wait for a free worker."""
 
 
-class _Asked(Future[_Decision]):
-    """The decision on a question, which may still be at a worker; kept until some time."""
-
-    until = math.inf
-
-
 class MathVerifier:
     """Compares final answers with gold answers; safe to call from any thread.
 
@@ -74,7 +63,6 @@ class MathVerifier:
             grow.
 
     Attributes:
-        undecided: reason -> number of undecided responses since the verifier was created.
         version: the `verifier_version` of its limits.
 
     Example:
@@ -82,8 +70,6 @@ class MathVerifier:
         ...     verifier.verify("So it is \\\\boxed{2^{10}}.", "1024").correct
         True
 
-    Raises:
-        ConfigError: a setting is not positive.
     """
 
     def __init__(
@@ -94,12 +80,6 @@ class MathVerifier:
         memory_gib: float = MEMORY_GIB,
         recycle_after: int = 1000,
     ) -> None:
-        if deadline <= 0 or workers < 1 or memory_gib <= 0 or recycle_after < 1:
-            raise ConfigError(
-                "MathVerifier expects deadline and memory_gib above 0, workers and recycle_after "
-                f"of at least 1; got deadline={deadline}, workers={workers}, "
-                f"memory_gib={memory_gib}, recycle_after={recycle_after}."
-            )
         self.version, memory = verifier_version(deadline, memory_gib), int(memory_gib * 2**30)
         self._pool = Pool(
             workers,
@@ -110,8 +90,7 @@ class MathVerifier:
         )
         self._open = False
         self._lock = threading.Lock()
-        self._asked: dict[tuple[str, str], _Asked] = {}
-        self.undecided: Counter[str] = Counter()
+        self._asked: dict[tuple[str, str], Future[_Decision]] = {}
 
     def __enter__(self) -> Self:
         self._open = True
@@ -123,11 +102,8 @@ class MathVerifier:
         self.close()
 
     def close(self) -> None:
-        """Stop the workers after the comparisons in progress."""
-        if not self._open:
-            return
+        """End the workers. Comparisons in progress raise RunError."""
         self._open = False
-        self._pool.wait()
         self._pool.close()
 
     @property
@@ -143,7 +119,8 @@ class MathVerifier:
             gold: the gold answer in LaTeX, or a number; `$...$` and `\\boxed{...}` are removed.
 
         Raises:
-            RunError: the verifier is not open, or math-verify cannot be loaded.
+            RunError: the verifier is not open.
+            ConfigError: math-verify cannot be loaded.
         """
         return self.verify_many([(response, gold)])[0]
 
@@ -163,7 +140,8 @@ class MathVerifier:
         """Return whether a final answer, already extracted, equals `gold`.
 
         Raises:
-            RunError: the verifier is not open, or math-verify cannot be loaded.
+            RunError: the verifier is not open.
+            ConfigError: math-verify cannot be loaded.
         """
         return self._verdicts([(_unwrapped(answer) or None, _unwrapped(gold))])[0]
 
@@ -180,10 +158,7 @@ class MathVerifier:
             waiting.sort(key=lambda question: may_take_long(question[0] or ""))
             with ThreadPoolExecutor(len(self._pool.workers)) as threads:
                 verdicts.update(zip(waiting, threads.map(ask, waiting), strict=True))
-        ordered = [verdicts[question] for question in questions]
-        with self._lock:
-            self.undecided.update(verdict.reason for verdict in ordered if verdict.correct is None)
-        return ordered
+        return [verdicts[question] for question in questions]
 
     def _decide_here(self, answer: str | None, gold: str) -> _Decision | None:
         """Decide without a worker; None if a worker is needed."""
@@ -202,26 +177,28 @@ class MathVerifier:
             raise RunError("The verifier is not open. Use it as: with MathVerifier() as verifier:")
 
     def _ask_once(self, answer: str, gold: str) -> _Decision:
-        """Ask a worker, unless the same was asked before or another thread is asking it."""
+        """Ask a worker, unless the same was asked before or another thread is asking it.
+
+        Undecided answers are asked again: later, the machine may work.
+        """
         question = (answer, gold)
         with self._lock:
-            future = self._asked.get(question)
-            first = future is None or time.monotonic() > future.until
-            if future is None or first:
-                future = self._asked[question] = _Asked()
-                if len(self._asked) > _CACHE_SIZE:
-                    del self._asked[next(iter(self._asked))]
+            first = question not in self._asked
+            future = self._asked.setdefault(question, Future())
+            if len(self._asked) > _CACHE_SIZE:
+                del self._asked[next(iter(self._asked))]
         if first:
+            correct = None
             try:
-                with self._pool.worker(slow=may_take_long(answer)) as worker:
+                with self._pool.worker() as worker:
                     self._require_open()  # it may have been closed during the wait
                     correct, reason = worker.judge((gold, answer), (gold, None))
-                if correct is None:
-                    future.until = time.monotonic() + _UNDECIDED_SECONDS
                 future.set_result((correct, reason))
             except BaseException as error:
-                future.until = 0.0
                 future.set_exception(error)
+            if correct is None:
+                with self._lock:
+                    self._asked.pop(question, None)
         return future.result()
 
 
@@ -241,7 +218,7 @@ def _unwrapped(text: object) -> str:
 
 @functools.cache
 def _shared(process_id: int) -> MathVerifier:
-    """The verifier of `verify` in this process; its workers end with the process."""
+    """The open verifier of one process; its workers end with the process."""
     return MathVerifier(workers=min(4, os.cpu_count() or 1)).__enter__()
 
 
@@ -261,7 +238,7 @@ def verify(response: str | None, gold: str | float | None) -> Verdict:
         gold: the gold answer in LaTeX, or a number; `$...$` and `\\boxed{...}` are removed.
 
     Raises:
-        RunError: math-verify cannot be loaded.
+        ConfigError: math-verify cannot be loaded.
 
     Example:
         >>> verify("So it is \\\\boxed{2^{10}}.", "1024").correct

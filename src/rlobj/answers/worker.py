@@ -1,31 +1,32 @@
 """What the worker process of the verifier decides: answers beyond exact arithmetic.
 
-Few pairs need math-verify, and loading it takes ten times as long as everything else. It is loaded
-on another thread while other pairs are compared. Its own time limits are off, because they turn a
-timeout into "not equal"; the process ends after its processor time.
+Integrals, limits and infinite sums are compared with math-verify, which is loaded when the process
+starts. Its own time limits are off, because they turn a timeout into "not equal"; the process ends
+after its processor time. math-verify drops letters that look like units and ignores case, so every
+letter is first replaced by one that it keeps. A match counts only if both sides also evaluate to
+the same number.
 """
 
-import threading
+import re
 from typing import Any
 
-from rlobj.answers.equivalence import check_equivalence, may_take_long
+from rlobj.answers.equivalence import check_equivalence
 from rlobj.answers.numeric import NumericComparer
+from rlobj.answers.structures import Scalar
 from rlobj.base.memory import memory_is_short
+
+_LETTERS = "xyzwuvpqrt"
+_KEPT = frozenset("ei")
+_COMMAND = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_SYMBOLIC_DIGITS = 15
 
 
 class Comparer:
     """Compares answers under a memory limit; math-verify is the last resort."""
 
     def __init__(self) -> None:
+        self._math_verify = MathVerifyComparer()
         self._values = NumericComparer(self._compare_symbolically)
-        self._math_verify: Any = None
-        self._loading = threading.Lock()
-        threading.Thread(target=self.load, daemon=True).start()
-
-    def prepare(self, gold: str, answer: str | None) -> None:
-        """Load what a question needs, before its time begins."""
-        if may_take_long(f"{gold} {answer}"):
-            self.load()
 
     def answer(self, gold: str, answer: str | None) -> tuple[bool | None, str]:
         """Return whether both are the same answer (None = undecided), and the reason.
@@ -34,21 +35,81 @@ class Comparer:
         """
         self._values.reason, self._values.of_gold = "numeric", answer is None
         correct, reason = check_equivalence(gold if answer is None else answer, gold, self._values)
-        if correct or self._values.reason != "math-verify":
-            return correct, reason
-        if self._math_verify.exhaustion.exhausted or memory_is_short():
+        # math-verify takes what it has no memory for as not equal.
+        if not correct and self._values.reason == "math-verify" and memory_is_short():
             return None, "memory"
         return correct, reason
 
-    def load(self) -> None:
-        """Import math-verify if it is not loaded yet."""
-        with self._loading:
-            if self._math_verify is None:
-                from rlobj.answers.symbolic import MathVerifyComparer
-
-                self._math_verify = MathVerifyComparer()
-
-    def _compare_symbolically(self, answer: Any, gold: Any) -> bool | None:
-        self.load()
+    def _compare_symbolically(self, answer: Scalar, gold: Scalar) -> bool | None:
         self._values.reason = "math-verify"
         return self._math_verify.equal(answer, gold)
+
+
+class MathVerifyComparer:
+    """Compares the LaTeX of two values with math-verify."""
+
+    def __init__(self) -> None:
+        from math_verify import LatexExtractionConfig, parse, verify
+
+        self._parse, self._verify = parse, verify
+        self._config = [LatexExtractionConfig(boxed_match_priority=0)]
+
+    def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
+        """Return whether both have the same value.
+
+        "Not equal" of math-verify is no proof: without different numbers, the result is None.
+        """
+        safe = _renamed(gold.latex, answer.latex)
+        if safe is None:
+            return None
+        golds, answers = map(self._read, safe)
+        if not golds:
+            return None
+        # The comparison is not symmetric: the gold comes first.
+        equal = self._verify(golds, answers, timeout_seconds=0)
+        truths = _truths(golds, answers)
+        if True in truths:
+            return True if equal else None
+        return None if None in truths or not truths else False
+
+    def _read(self, text: str) -> list[Any]:
+        return self._parse(f"\\boxed{{{text}}}", self._config, parsing_timeout=0)
+
+
+def _renamed(*texts: str) -> list[str] | None:
+    """Map every letter to a safe one, the same in all texts; None if there are too many."""
+    commands = {letter for text in texts for letter in _COMMAND.findall(text)}
+    letters = sorted(letter for letter in commands if len(letter) == 1 and letter not in _KEPT)
+    bound = [letter for letter in letters if letter != "d"]
+    if len(bound) > len(_LETTERS):
+        return None
+    safe = dict(zip(bound, _LETTERS, strict=False))
+    return [_COMMAND.sub(lambda letter: safe.get(letter[0], letter[0]), text) for text in texts]
+
+
+def _truths(golds: list[Any], answers: list[Any]) -> set[bool | None]:
+    """For each pair of parsed values: whether they are the same number at a few points."""
+    from sympy import Expr
+
+    return {
+        _agree(gold, answer)
+        for gold in golds
+        for answer in answers
+        if isinstance(gold, Expr) and isinstance(answer, Expr)
+    }
+
+
+def _agree(gold: Any, answer: Any) -> bool | None:
+    from sympy import Rational
+
+    if answer.free_symbols - gold.free_symbols:
+        return False
+    symbols = sorted(gold.free_symbols, key=str)
+    for shift in (3, 5, 8):
+        point = {symbol: Rational(shift + 2 * n, 7) for n, symbol in enumerate(symbols)}
+        g, a = (side.subs(point).doit().evalf(_SYMBOLIC_DIGITS) for side in (gold, answer))
+        if not (a.is_number and g.is_number):
+            return None
+        if abs(a - g) > abs(g) * 10 ** (3 - _SYMBOLIC_DIGITS):
+            return False
+    return True

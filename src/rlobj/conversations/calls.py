@@ -56,12 +56,10 @@ class CallReader:
         if calls not in formats:
             raise ConfigError(
                 f"environment.calls={calls}, but the tokenizer of '{self._tokenizer.name_or_path}' "
-                "has no response_template, or its chat template writes calls in another format. "
-                "Use ",
+                "has no response_template, and its chat template shows no such calls. Use ",
                 Setting("environment.calls", "hermes"),
                 " or ",
                 Setting("environment.calls", "llama3"),
-                ", or give it a response_template",
             )
         self.format = calls
         self._find = formats[calls]

@@ -28,16 +28,16 @@ from rlobj.conversations.environment import (
     Message,
     NoRoom,
     Turn,
-    checked_messages,
+    asked,
+    called,
+    checked_opening,
     checked_reward,
     checked_turn,
-    limited_messages,
+    limited_text,
     name_of,
-    size_of,
 )
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.user_code import asked, called
 from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings, derive_seed
 from rlobj.samplers.response import ToolUse, TurnRecord
@@ -243,10 +243,9 @@ class Conversations:
         ids = self._rendering.opening(messages, trusted=said is None)
         if self._context is not None and len(ids) >= self._context:
             raise NoRoom(
-                f"the opening about problem {problem.id!r} has {len(ids)} tokens and leaves no "
-                f"room for a turn: a conversation may have {self._context} tokens. Raise "
-                "sampling.context, up to what the engine allows, or leave out long prompts with "
-                "data.max_prompt_tokens. A resumed run keeps both, so start a new one"
+                f"the opening about problem {problem.id!r} has {len(ids)} tokens, and a "
+                f"conversation may have {self._context}. Raise sampling.context, or leave out long "
+                "prompts with data.max_prompt_tokens; a resumed run keeps both"
             )
         return _Spoken(array("i", ids), messages)
 
@@ -275,10 +274,7 @@ class Conversations:
         with _stopping():
             deadline = self.settings.deadline
             said = await asked(environment, "reset", problem, deadline=deadline, on=on)
-        said = None if said is None else checked_messages(said, f"{name} returned")
-        if said == []:
-            raise RunError(f"{name} returned no message; expected None, or some messages")
-        return said
+        return checked_opening(said, name)
 
     async def _drawn(
         self, call: _Call, spoken: _Spoken, place: _Place
@@ -337,19 +333,15 @@ class Conversations:
             return replace(turn, uses=(*turn.uses, ToolUse(method, failed.reason)), end="broken")
 
     def _short(self, environment: Environment, answer: Turn) -> Turn:
-        """The answer with at most `max_output` characters; those of tools are cut one by one."""
+        """The answer with at most `max_output` characters in each message."""
         heard: list[Any] = [*answer.observation]
         most = self.settings.max_output
-        own = isinstance(environment, Adapter) and environment.limits_texts
-        if own or (size := size_of(heard)) <= most:
-            return answer
-        name = f"{name_of(environment)}.step"
-        self._failures.warn(
-            f"{name} returned {size:,} characters, and environment.max_output is {most:,}: the "
-            "middle is left out",
-            "long",
-        )
-        return replace(answer, observation=limited_messages(heard, most))
+        short = [{**each, "content": limited_text(each["content"], most)} for each in heard]
+        if short != heard:
+            name = f"{name_of(environment)}.step"
+            text = f"{name} returned more than environment.max_output={most:,} characters: the "
+            self._failures.warn(text + "middle is left out", "long")
+        return replace(answer, observation=short)
 
     def _heard(
         self,

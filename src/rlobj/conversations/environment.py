@@ -1,14 +1,22 @@
-"""The interface of environments: what they are asked, and what they answer."""
+"""The interface of environments: what they are asked, what they answer, and how they are called.
 
+Functions of the user are called in threads, and their awaitables run on the event loop.
+"""
+
+import asyncio
+import inspect
 import json
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.showing import shown
+from rlobj.base.showing import place_of_error, shown
+from rlobj.base.threads import DaemonThreads
 from rlobj.samplers.response import ToolUse
+from rlobj.workers.worker import Failure, NoReply
 
 Message = dict[str, Any]
 """A message as chat templates read it: `role`, `content`, and perhaps `tool_calls` or `name`."""
@@ -86,13 +94,11 @@ class Adapter:
 
     Attributes:
         name: of the user's class.
-        limits_texts: what it says has at most `max_output` characters for each call of a tool.
         conversation_seed: of the calls.
     """
 
     def __init__(self, name: str = "") -> None:
-        self.name = name or type(self).__name__
-        self.limits_texts, self.conversation_seed = True, 0
+        self.name, self.conversation_seed = name or type(self).__name__, 0
 
     async def reward_at_limit(self) -> float:
         """The rest of the reward of a conversation that reached a limit: nothing."""
@@ -116,22 +122,27 @@ def checked_turn(turn: Any, name: str) -> Turn:
     if not isinstance(turn, Turn):
         expected = "expected Turn(observation, reward, done, correct)"
         raise RunError(f"{name} returned {shown(turn)}; {expected}")
-    reward, right, done = checked_reward(turn.reward, name), turn.correct, turn.done
-    if right is not None and not _is_bool(right):
+    reward, right = checked_reward(turn.reward, name), turn.correct
+    if right is not None and type(right).__name__ not in ("bool", "bool_"):  # also that of numpy
         raise RunError(f"{name} returned correct={shown(right)}; expected True, False or None")
-    if not _is_bool(done):
-        raise RunError(f"{name} returned done={shown(done)}; expected True or False")
-    uses: Any = turn.uses
-    if not isinstance(uses, list | tuple) or not all(isinstance(use, ToolUse) for use in uses):
-        expected = "expected a tuple of ToolUse(name, error, seconds)"
-        raise RunError(f"{name} returned uses={shown(uses)}; {expected}")
     heard: Any = turn.observation
     if not isinstance(heard, str):
         heard = checked_messages(heard, f"{name} returned the observation", "a text, or ")
     elif heard:
         heard = [{"role": "user", "content": heard}]
     right = None if right is None else bool(right)
-    return Turn(heard or [], reward, bool(done), right, tuple(uses))
+    return Turn(heard or [], reward, bool(turn.done), right, tuple(turn.uses))
+
+
+def checked_opening(said: Any, name: str) -> list[Message] | None:
+    """The messages with which an environment begins; None = the prompt of the problem as it is.
+
+    Raises:
+        RunError: there is something else; the message begins with the name of the method.
+    """
+    if said == []:
+        raise RunError(f"{name} returned no message; expected None, or some messages")
+    return None if said is None else checked_messages(said, f"{name} returned")
 
 
 def checked_reward(reward: Any, name: str) -> float:
@@ -169,10 +180,6 @@ def checked_messages(value: Any, what: str, other: str = "None, or ") -> list[Me
     return messages
 
 
-def _is_bool(value: Any) -> bool:
-    return type(value).__name__ in ("bool", "bool_")  # also that of numpy
-
-
 def _as_data(value: Any) -> Any:
     """The value as JSON has it; None if it is no JSON."""
     try:
@@ -181,20 +188,71 @@ def _as_data(value: Any) -> Any:
         return None
 
 
+_MARK = 64
+"""The most characters of a mark that something is left out."""
+
+
 def limited_text(text: str, most: int) -> str:
     """The beginning and the end of a text, as valid Unicode; a mark says what is left out."""
-    if (left := len(text) - most) > 0:
-        half, note = most // 2, f"\n[{left:,} characters were left out]\n"
+    if len(text) > most + _MARK:
+        half, note = most // 2, f"\n[{len(text) - most:,} characters were left out]\n"
         text = text[: most - half] + note + text[len(text) - half :]
     return text.encode("utf-8", "replace").decode()
 
 
-def size_of(messages: Sequence[Message]) -> int:
-    """The characters of the contents of messages."""
-    return sum(len(message["content"]) for message in messages)
+_THREADS = DaemonThreads()
 
 
-def limited_messages(messages: Sequence[Message], most: int) -> list[Message]:
-    """Messages whose contents have equal shares of at most `most` characters, beside the marks."""
-    share = most // max(len(messages), 1)
-    return [{**message, "content": limited_text(message["content"], share)} for message in messages]
+async def called(function: Callable[[], Any], name: str, deadline: float, on: str = "") -> Any:
+    """What a function of the user's returns, or what comes of the awaitable that it returns.
+
+    The function runs in a thread, as long as it takes. Its awaitable runs on this event loop.
+
+    Args:
+        function: the user's.
+        name: of the function, for the message.
+        deadline: of the awaitable, in seconds.
+        on: what it is called for, such as " on problem '3'".
+
+    Raises:
+        NoReply: it raised an exception, or the awaitable is late.
+    """
+
+    def attempt() -> tuple[Any, BaseException | None]:
+        try:
+            return function(), None
+        except BaseException as error:  # a future cannot hold a StopIteration
+            return None, error
+
+    limit = asyncio.timeout(deadline)
+    try:
+        value, error = await asyncio.wrap_future(_THREADS.submit(attempt))
+        if error is not None:
+            raise error
+        if inspect.isawaitable(value):
+            async with limit:
+                value = await value
+        return value
+    except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # the run ends
+            raise
+        if limit.expired():
+            raise NoReply(Failure.TIMEOUT, f"{name} {late_text(deadline, on)}") from error
+        what = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
+        raise NoReply("error", f"{name} failed{on}: {what}") from error
+
+
+def late_text(deadline: float, on: str) -> str:
+    """What a call did that reached its deadline."""
+    return f"did not return within {deadline:g} seconds{on}. environment.deadline sets this limit"
+
+
+async def asked(
+    environment: Any, method: str, *arguments: Any, deadline: float, on: str = ""
+) -> Any:
+    """What a method of an environment returns; the other arguments and errors are of `called`."""
+    function = partial(getattr(environment, method), *arguments)
+    if isinstance(environment, Adapter):  # each call of the user's in it is one of `called`
+        return await function()
+    return await called(function, f"{name_of(environment)}.{method}", deadline, on)

@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.showing import place_of_error, shown
-from rlobj.conversations.environment import Adapter, Environment, Message, Turn, checked_reward
+from rlobj.base.errors import RunError
+from rlobj.base.showing import shown
+from rlobj.conversations.environment import (
+    Adapter,
+    Environment,
+    Message,
+    Turn,
+    called,
+    checked_reward,
+)
 from rlobj.conversations.pool import ToolPool, ToolResult
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.user_code import called
 from rlobj.data import Problem
 from rlobj.samplers.response import ToolUse
 
@@ -70,8 +76,6 @@ class MethodEnvironment(ToolEnvironment):
         settings: the limits of calls.
         text: problem -> the text of its prompt.
 
-    Raises:
-        ConfigError: the object has no method `reset`.
     """
 
     def __init__(
@@ -80,15 +84,9 @@ class MethodEnvironment(ToolEnvironment):
         settings: EnvironmentSettings,
         text: Callable[[Problem], str] = lambda problem: problem.prompt,
     ) -> None:
-        # `getmembers` of the object itself would evaluate its properties.
-        methods = [name for name, _ in inspect.getmembers(type(made), inspect.isfunction)]
-        if "reset" not in methods:
-            raise ConfigError(
-                f"the environment {shown(made)} has no method reset(**columns), which an object "
-                "of TRL's environment_factory has"
-            )
-        public = [name for name in methods if not name.startswith("_")]
-        tools = [name for name in public if name not in ("reset", "get_reward")]
+        # `getmembers` of the object itself would evaluate its properties
+        names = [name for name, _ in inspect.getmembers(type(made), inspect.isfunction)]
+        tools = [n for n in names if n[0] != "_" and n not in ("reset", "get_reward")]
         functions = [getattr(made, name) for name in tools]
         pool = ToolPool(settings.model_copy(update={"tools": ()}), functions, as_in_trl=True)
         super().__init__(pool, made)
@@ -125,10 +123,6 @@ class TrlEnvironments:
 
     factory: Callable[[], Any]
 
-    def __call__(self) -> Any:
-        """One of TRL's objects."""
-        return self.factory()
-
 
 def from_trl(factory: Callable[[], Any]) -> TrlEnvironments:
     """Environments that are written for TRL: `rlobj.train(..., environment=from_trl(Counter))`.
@@ -146,32 +140,10 @@ def made_environment(
     settings: EnvironmentSettings,
     text: Callable[[Problem], str] = lambda problem: problem.prompt,
 ) -> Environment:
-    """The environment of one conversation.
-
-    Raises:
-        ConfigError: it cannot be made, or lacks a method.
-    """
-    trl = environment if isinstance(environment, TrlEnvironments) else None
-    factory: Any = trl.factory if trl else environment
-    try:
-        made: Any = factory()
-    except ConfigError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {shown(error, str)}{place_of_error(error)}"
-        raise ConfigError(
-            f"the environment {shown(factory)} cannot be made without arguments: {why}"
-        ) from error
-    if trl:
-        return MethodEnvironment(made, settings, text)
-    for name in ("reset", "step"):
-        if not callable(getattr(made, name, None)):
-            raise ConfigError(
-                f"the environment {type(made).__name__} has no method {name}. Expected "
-                "reset(problem) and step(messages). For an object of TRL's "
-                "environment_factory, pass rlobj.from_trl(factory)"
-            )
-    return made
+    """The environment of one conversation."""
+    if isinstance(environment, TrlEnvironments):
+        return MethodEnvironment(environment.factory(), settings, text)
+    return environment()
 
 
 def tool_schemas(environment: Environment) -> Sequence[dict[str, Any]]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import math
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from pickle import PicklingError
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, reported
@@ -25,18 +24,19 @@ from rlobj.conversations.environment import (
     Adapter,
     Message,
     Turn,
-    checked_messages,
+    asked,
+    called,
+    checked_opening,
     checked_reward,
     checked_turn,
+    late_text,
     name_of,
 )
 from rlobj.conversations.methods import made_environment, tool_schemas
 from rlobj.conversations.settings import EnvironmentSettings
-from rlobj.conversations.user_code import asked, called, late_text
 from rlobj.data import Problem
-from rlobj.workers.fork import Fork
 from rlobj.workers.pool import Pool
-from rlobj.workers.worker import Failure, NoReply
+from rlobj.workers.worker import Failure, Fork, NoReply
 
 _THREADS = DaemonThreads()
 _ERRORS = {error.__name__: error for error in (ConfigError, RunError)}
@@ -82,7 +82,9 @@ class NamedEnvironments:
         Raises:
             NoReply, ConfigError: it cannot be made.
         """
-        return NamedEnvironment(Fork(self._pool), self._settings.deadline, self._text)
+        with self._pool.worker() as worker:
+            fork = worker.fork()
+        return NamedEnvironment(fork, self._settings.deadline, self._text)
 
     def close(self) -> None:
         """End all processes."""
@@ -107,17 +109,17 @@ class NamedEnvironment(Adapter):
     def __init__(self, fork: Fork, deadline: float, text: Callable[[Problem], str]) -> None:
         super().__init__()
         self._fork, self._deadline, self._text = fork, deadline, text
-        self.name, self.limits_texts, self.schemas = self._reply("made")
+        self.name, self.schemas = self._reply("made")
 
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Begin a conversation."""
         on = f" on problem {problem.id!r}"
-        return await self._asked("reset", problem, self._text(problem), on=on)
+        return await self._asked("reset", problem, text=self._text(problem), on=on)
 
     async def step(self, messages: Sequence[Message]) -> Turn:
         """Answer a turn of the policy; each call of one of TRL's methods has the deadline."""
         calls = messages[-1].get("tool_calls") or ()
-        return await self._asked("step", messages, self.conversation_seed, calls=len(calls))
+        return await self._asked("step", messages, seed=self.conversation_seed, calls=len(calls))
 
     async def reward_at_limit(self) -> float:
         """The rest of the reward of a conversation that reached a limit; 0 without the method."""
@@ -129,21 +131,21 @@ class NamedEnvironment(Adapter):
 
     def _ended(self) -> None:
         with suppress(NoReply):
-            self._fork.ask("deleted", seconds=self._deadline)
+            self._fork.ask("deleted", (), {}, seconds=self._deadline)
         self._fork.kill()
 
     async def _asked(self, *question: Any, **call: Any) -> Any:
         return await asyncio.wrap_future(_THREADS.submit(self._reply, *question, **call))
 
-    def _reply(self, method: str, *arguments: Any, calls: int = 1, on: str = "") -> Any:
+    def _reply(
+        self, method: str, *arguments: Any, calls: int = 1, on: str = "", **about: Any
+    ) -> Any:
         """What came of a call; the process ends an `async` method itself, a second earlier."""
         seconds = self._deadline * max(1, calls) + 1
         name = f"{self.name}.{method}" if method != "made" else "the environment"
-        advice = ". Use columns of numbers, texts and lists, or pass the class itself in Python"
-        errors = PicklingError, TypeError, AttributeError
         try:
-            with reported(ConfigError, f"{name} cannot get{on}", *errors, advice=advice):
-                kind, value = self._fork.ask(method, *arguments, seconds=seconds)
+            about = {"on": on, **about}
+            kind, value = self._fork.ask(method, arguments, about, seconds=seconds)
         except NoReply as failed:
             late = failed.reason == Failure.TIMEOUT
             text = late_text(self._deadline, on) if late else f"{failed}{on}"
@@ -167,50 +169,45 @@ class _EnvironmentProcess:
         self._class, self._settings, self._text = import_target(target), settings, ""
         self._runner = asyncio.Runner()
 
-    def answer(self, method: str, *arguments: Any) -> tuple[str, Any]:
-        """What a method below returned; or why it did not, and a message."""
+    def answer(self, method: str, arguments: Any, about: Mapping[str, Any]) -> tuple[str, Any]:
+        """What a method returned; or why it did not, and a message."""
+        own = {"made": self._made, "deleted": self._deleted}.get(method)
         try:
-            return "", self._runner.run(getattr(self, f"_{method}")(*arguments))
+            work = own() if own else self._called(method, arguments, **about)
+            return "", self._runner.run(work)
         except NoReply as failed:
             return failed.reason, str(failed)
         except (ConfigError, RunError) as error:
             return type(error).__name__, str(error)
 
-    async def _made(self) -> tuple[str, bool, Sequence[dict[str, Any]]]:
-        self._limit_memory()
-        make = partial(made_environment, self._class, self._settings, lambda _: self._text)
-        self._environment: Any = await called(make, "the environment", self._settings.deadline)
-        schemas = tool_schemas(self._environment)
-        return name_of(self._environment), isinstance(self._environment, Adapter), schemas
-
-    def _limit_memory(self) -> None:
-        """Set the limit, beside what the import of the class took."""
+    async def _made(self) -> tuple[str, Sequence[dict[str, Any]]]:
         with suppress(OSError):  # a system without /proc
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit_memory(pages * resource.getpagesize() + (self._settings.memory_mb << 20))
+        make = partial(made_environment, self._class, self._settings, lambda _: self._text)
+        self._environment: Any = await called(make, "the environment", self._settings.deadline)
+        return name_of(self._environment), tool_schemas(self._environment)
 
-    async def _reset(self, problem: Problem, text: str) -> list[Message] | None:
-        self._text = text
-        said = await self._asked("reset", problem, on=f" on problem {problem.id!r}")
-        name = f"{name_of(self._environment)}.reset"
-        return None if said is None else checked_messages(said, f"{name} returned")
-
-    async def _step(self, messages: Sequence[Message], seed: int) -> Turn:
-        if hasattr(self._environment, "conversation_seed"):
-            self._environment.conversation_seed = seed
-        return checked_turn(
-            await self._asked("step", messages), f"{name_of(self._environment)}.step"
-        )
-
-    async def _reward_at_limit(self) -> float:
-        name = "reward_at_limit"
-        if not hasattr(self._environment, name):
+    async def _called(
+        self, method: str, arguments: Any, on: str, text: str = "", seed: int | None = None
+    ) -> Any:
+        """What a method of the environment returned, checked."""
+        environment, self._text = self._environment, text or self._text
+        if seed is not None and hasattr(environment, "conversation_seed"):
+            environment.conversation_seed = seed
+        if method == "reward_at_limit" and not hasattr(environment, method):
             return 0.0
-        return checked_reward(await self._asked(name), f"{name_of(self._environment)}.{name}")
+        deadline = self._settings.deadline
+        said = await asked(environment, method, *arguments, deadline=deadline, on=on)
+        return _CHECKS[method](said, f"{name_of(environment)}.{method}")
 
     async def _deleted(self) -> None:
         del self._environment
 
-    async def _asked(self, method: str, *arguments: Any, on: str = "") -> Any:
-        deadline = self._settings.deadline
-        return await asked(self._environment, method, *arguments, deadline=deadline, on=on)
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "reset": checked_opening,
+    "step": checked_turn,
+    "reward_at_limit": checked_reward,
+}
+"""What makes plain data of what each method returned."""

@@ -5,7 +5,6 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
-from rlobj.base.errors import ConfigError, nearest
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.environment import Environment, Message, Turn
@@ -90,7 +89,7 @@ def open_conversations(
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
             schemas: Sequence[dict[str, Any]] = pool.schemas()
         elif environment is None and settings.target not in ENVIRONMENTS:
-            made = stack.enter_context(closing(_named(settings, text)))
+            made = stack.enter_context(closing(NamedEnvironments(settings.target, settings, text)))
             schemas = made.schemas
         else:
             environment = environment or ENVIRONMENTS[settings.target]
@@ -118,8 +117,8 @@ def check_named(
     Raises:
         ConfigError: there is no such environment or tool, or a tool cannot be described.
     """
-    if settings.target not in (None, *ENVIRONMENTS) and environment is None:
-        _named(settings, lambda problem: problem.prompt).close()
+    if settings.target and settings.target not in ENVIRONMENTS and environment is None:
+        NamedEnvironments(settings.target, settings, lambda problem: problem.prompt).close()
     tools = settings.tools if tools is None else tools
     with _tool_pool(settings, tools) as pool:
         pool.schemas()
@@ -131,12 +130,3 @@ def _tool_pool(
     named = tuple(tool for tool in tools if isinstance(tool, str))
     functions = [tool for tool in tools if callable(tool)]
     return ToolPool(settings.model_copy(update={"tools": named}), functions)
-
-
-def _named(settings: EnvironmentSettings, text: Callable[[Problem], str]) -> NamedEnvironments:
-    if ":" not in (target := settings.target or ""):
-        raise ConfigError(
-            f"environment.target is {target!r}.{nearest(target, ENVIRONMENTS)} Or name a class of "
-            "yours: package.module:Class or path/to/file.py:Class"
-        )
-    return NamedEnvironments(target, settings, text)

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, reported
 from rlobj.base.targets import trusted_target
 from rlobj.base.threads import DaemonThreads
-from rlobj.conversations import box, tool_worker
-from rlobj.conversations.environment import limited_text
+from rlobj.conversations import box
+from rlobj.conversations.environment import (
+    called,
+    limited_text,
+)
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.conversations.tool_worker import answered, failed, schema_of
-from rlobj.conversations.user_code import called
 from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Failure, NoReply
 
@@ -57,7 +59,7 @@ class ToolPool:
         as_in_trl: the policy reads `str(result)` of a function, or `{'error': '...'}`.
 
     Raises:
-        ConfigError: a tool has no name, has the name of another one, or may not be imported.
+        ConfigError: a tool has the name of another one, or may not be imported.
     """
 
     def __init__(
@@ -99,14 +101,11 @@ class ToolPool:
             schemas = dict[str, Any]()
             if not BOX.keys() >= self._named.keys():
                 [worker] = self._opened(1, describe=True).workers
+                what = f"the import of the tools {', '.join(self._named)}"
                 try:
-                    worker.ready()
+                    with reported(ConfigError, what, NoReply):
+                        worker.ready()
                     schemas = worker.opening
-                except NoReply as error:
-                    raise ConfigError(
-                        f"The import of the tools {', '.join(self._named)} {error}. Its limit on "
-                        f"memory is environment.memory_mb={self._settings.memory_mb}"
-                    ) from error
                 finally:
                     worker.kill()
             self._schemas = [
@@ -124,11 +123,8 @@ class ToolPool:
             seed: with the name and the arguments, it seeds the global generators of Python, numpy
                 and torch in a worker process. Those of this process are left alone.
         """
-        tool, begun = self._tools.get(name), time.monotonic()
+        tool, begun = self._tools[name], time.monotonic()
         most, patience = self._settings.max_output, self._settings.deadline
-        if tool is None:
-            advice = nearest(name, self._tools)
-            return ToolResult(f"error: there is no tool {name!r}.{advice}", "malformed")
         if isinstance(tool, str):
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
@@ -180,20 +176,8 @@ def _name(tool: str | Callable[..., Any]) -> str:
     """The name of a tool.
 
     Raises:
-        ConfigError: it has none, or it may not be imported.
+        ConfigError: it may not be imported.
     """
     if isinstance(tool, str):
-        if tool in BOX:
-            return tool
-        if ":" not in tool:
-            raise ConfigError(
-                f"there is no tool {tool!r}.{nearest(tool, BOX)} Others are named as "
-                "package.module:function or path/to/file.py:function"
-            )
-        return trusted_target(tool)[1]
-    name = getattr(tool, "__name__", "")
-    if not callable(tool) or not name.isidentifier():
-        raise ConfigError(
-            f"{tool!r} is no tool. Expected a function with a name:{tool_worker.EXAMPLE}"
-        )
-    return name
+        return tool if tool in BOX else trusted_target(tool)[1]
+    return tool.__name__

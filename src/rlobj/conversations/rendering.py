@@ -24,9 +24,8 @@ _TURNS = (
     "<think>\nTwo and two.\n</think>\n\nIt is 4.",
     '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call>',
     "It is 4. " * 300,
-    None,
 )
-"""Dummy turns, of which the last one is empty."""
+"""Dummy turns."""
 
 
 class Rendering:
@@ -125,14 +124,12 @@ class Rendering:
             return "".join(message["content"] for message in messages)
         return self.chat.rendered(self.tokenizer, messages, self.tools)
 
-    def _dummy(
-        self, messages: Sequence[Message], turn: str | None = "", *, more: bool = True
-    ) -> str:
+    def _dummy(self, messages: Sequence[Message], turn: str = "", *, more: bool = True) -> str:
         """A conversation with a dummy turn; messages of tools follow a call of the first one."""
         assert self.chat is not None
-        said: Message = {"role": "assistant", "content": "" if turn is None else turn + _MARK}
+        said: Message = {"role": "assistant", "content": turn + _MARK}
         if (tool := _tool(messages)) is not None:
-            said = _call(turn or "", tool.get("name", ""), {"x": _MARK})
+            said = _call(turn, tool.get("name", ""), {"x": _MARK})
         rest = messages if more else ()
         return self.chat.rendered(self.tokenizer, [_QUESTION, said, *rest], more=more)
 
@@ -185,42 +182,30 @@ class Rendering:
         return next((token for token in reversed(said) if token in ends), None), len(said)
 
     def _check(self) -> None:
-        tool, expected = bool(self.tools), []
-        seen = _seen(self.tools[0]["function"]["name"] if tool else None)
+        seen = _seen(self.tools[0]["function"]["name"] if self.tools else None)
+        expected: list[int] = []
         for turn in _TURNS:
             try:
-                whole = self._dummy([seen], turn)
+                _, mark, tail = self._dummy([seen], turn).partition(_MARK)
             except ConfigError as error:
                 self._refuse(f"fails on messages of the role '{seen['role']}': {error.__cause__}")
-            _, mark, tail = whole.partition(_MARK)
-            if not mark and (tool or turn is not None):
-                what = "the calls of tools" if tool else "what the policy said"
+            if not mark:
+                what = "the calls of tools" if self.tools else "what the policy said"
                 self._refuse(f"does not write {what}")
-            tail = tail if mark else whole
             if _SEEN not in tail:
                 self._refuse(f"does not write messages of the role '{seen['role']}'")
-            ids = self._encode(tail)
-            following = self._cut(ids, [seen], None) if mark else ids[-len(expected) :]
+            following = self._cut(self._encode(tail), [seen], None)
             expected = expected or following
             if following != expected:
-                at = _common(expected, following)
-                first = self.tokenizer.decode(expected[at : at + 1])
-                other = self.tokenizer.decode(following[at : at + 1])
-                self._refuse(
-                    f"makes what follows a turn depend on the turn: {shown(first)} follows "
-                    f"{shown(_TURNS[0])}, and {shown(other)} follows {shown(turn or '')}"
-                )
+                self._refuse(f"writes another text after {shown(turn)} than after other turns")
 
     def _refuse(self, reason: str) -> NoReturn:
-        way = "with tools, such as Qwen3's" if self.tools else "for conversations"
-        hermes = Setting("environment.calls", "hermes")
-        in_text = (" and ", hermes, ", and show calls in data.template") if self.tools else ()
+        hermes = (" and ", Setting("environment.calls", "hermes")) if self.tools else ()
         raise ConfigError(
-            f"the chat template of '{self.tokenizer.name_or_path}' {reason}. Expected a template "
-            f"{way}. Use another model, or change chat_template.jinja in the folder of this one, "
-            "or use ",
+            f"the chat template of '{self.tokenizer.name_or_path}' {reason}. Use another model, "
+            "change chat_template.jinja in the folder of this one, or use ",
             Setting("model.chat_template", False),
-            *in_text,
+            *hermes,
         )
 
 

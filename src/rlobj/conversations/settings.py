@@ -6,9 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from rlobj.base.errors import ConfigError
 from rlobj.base.paths import located_target
-from rlobj.base.showing import shown
 from rlobj.base.validation import Model
 
 
@@ -35,8 +33,8 @@ class EnvironmentSettings(Model):
     """time limit of one call of a tool or an environment that settings name, and of an `async` one
     that is passed, in seconds"""
     max_output: int = Field(default=4096, ge=1)
-    """largest number of characters that the policy reads of one call of a tool, or of one step of
-    an environment"""
+    """largest number of characters that the policy reads of one call of a tool, or of one message
+    of an environment"""
     max_failures: int = Field(default=10, ge=0)
     """calls of an environment's methods among the last 1,000 that may raise an exception or reach
     their deadline, so that their responses are undecided; one more stops the run"""
@@ -61,20 +59,10 @@ class EnvironmentSettings(Model):
 def named_tools(tools: Any) -> list[str | Callable[..., Any]]:
     """The tools in what a caller gives: names between commas, or a list of names and functions.
 
-    Raises:
-        ConfigError: it is something else.
-
     Example:
         >>> named_tools("calculator, python,")
         ['calculator', 'python']
     """
     listed = tools.split(",") if isinstance(tools, str) else tools
-    whole = isinstance(listed, list | tuple)
-    wrong = [t for t in listed if not (isinstance(t, str) or callable(t))] if whole else [tools]
-    if wrong:
-        raise ConfigError(
-            f"tools is {shown(wrong[0])}; expected a list of names and functions, or names between "
-            "commas, such as 'calculator,python'"
-        )
     names = [tool.strip() if isinstance(tool, str) else tool for tool in listed]
     return [name for name in names if not isinstance(name, str) or name]

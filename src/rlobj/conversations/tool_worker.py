@@ -15,17 +15,6 @@ from rlobj.base.targets import import_target
 from rlobj.conversations import box
 from rlobj.conversations.environment import limited_text
 
-EXAMPLE = """
-    def add(a: int, b: int) -> str:
-        \"""Add two integers.
-
-        Args:
-            a: The first one.
-            b: The second one.
-        \"""
-        return str(a + b)"""
-"""A tool, as an example in messages."""
-
 
 def answered(result: Any, most: int) -> list[str]:
     """The text and the kind of error, both as in `ToolResult`, of what a tool returned.
@@ -60,37 +49,22 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
     """The JSON schema of a tool, for chat templates.
 
     Raises:
-        ConfigError: the function has no docstring, not all arguments have a type and a description,
-            or it cannot be called with them.
+        ConfigError: the function has no docstring, or not all arguments have a type and a
+            description.
     """
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:
-        if not callable(function):
-            raise TypeError(f"it is {shown(function)}")
         schema = get_json_schema(function)
-        _check_call(function, schema["function"]["parameters"])
     except Exception as error:
         why = str(error.args[0] if error.args else error).rstrip("!. ")
         place = place_of(function) if callable(function) else ""
         raise ConfigError(
             f"tool {name!r} has no schema: {why}. Expected a function with a docstring, and a type "
-            f"and a description of each argument:{EXAMPLE}{place}"
+            f"and a description of each argument{place}"
         ) from error
     schema["function"]["name"] = name
     return schema
-
-
-def _check_call(function: Any, parameters: Mapping[str, Any]) -> None:
-    """Check that a tool can be called with the arguments of its schema, by their names.
-
-    Raises:
-        TypeError: it cannot.
-    """
-    signature = inspect.signature(function, follow_wrapped=False)  # of a decorator
-    every = dict.fromkeys(parameters["properties"])
-    signature.bind(**every)
-    signature.bind(**{name: None for name in every if name in parameters.get("required", ())})
 
 
 class Tools:

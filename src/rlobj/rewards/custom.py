@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.showing import place_at, shown
+from rlobj.base.showing import shown
 from rlobj.base.targets import trusted_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.rewards.functions import MAPPING, WRONG, Call, Function, Outcome
@@ -123,41 +122,36 @@ class _InProcess:
             memory=int((settings.memory_gib or 0) * 2**30),
             start_seconds=math.inf,
         )
-        try:
-            with self._pool.worker() as worker:
-                worker.ready()
-                self._is_async, self._definition = worker.opening
-        except NoReply as error:
-            raise ConfigError(f"target {settings.target!r}: its import {error}") from error
+        import_fails = reported(ConfigError, f"target {settings.target!r}: its import", NoReply)
+        with import_fails, self._pool.worker() as worker:
+            worker.ready()
+            self._is_async, self._definition = worker.opening
 
     def outcomes(self, calls: Sequence[Call]) -> Iterator[Outcome]:
         """Make the calls; what became of each, in their order.
 
-        Each call has a seed, so what the function draws does not depend on the calls beside it. The
-        call that was running when the process ended is not made again. Of an `async` function,
-        several may have been; each is made again, alone.
+        Each call has a seed, so what the function draws does not depend on the calls beside it.
+        Those of an `async` function are made together. If its process ends then, each is made
+        again, alone; no other call is made twice.
         """
-        left = [call._replace(seed=random.getrandbits(63)) for call in calls]
-        alone = False
+        seeded = [call._replace(seed=random.getrandbits(63)) for call in calls]
+        left = deque([seeded] if self._is_async and calls else [[call] for call in seeded])
         while left:
-            made = list[Outcome]()
-            asked = left[:1] if alone else left
+            asked = left.popleft()
             try:
-                self._make(asked, made)
+                yield from self._made(asked)
             except NoReply as error:
-                if self._is_async and len(asked) > 1:
-                    alone = True
-                    continue
-                made.append(Outcome((), error.reason, str(error), self._stood(error.stacks)))
-            yield from made
-            left = left[len(made) :]
+                if len(asked) == 1:
+                    yield Outcome((), error.reason, str(error), self._definition)
+                else:
+                    left.extend([call] for call in asked)
 
     def close(self) -> None:
         """End the process."""
         self._pool.close()
 
-    def _make(self, calls: Sequence[Call], made: list[Outcome]) -> None:
-        """Make calls, and append what became of each.
+    def _made(self, calls: Sequence[Call]) -> Sequence[Outcome]:
+        """The outcomes of calls.
 
         Raises:
             NoReply: the process ended.
@@ -165,23 +159,10 @@ class _InProcess:
         seconds = self._deadline
         if self._is_async:  # it keeps the deadlines itself, unless one call blocks all
             seconds = (seconds * 1.25 + 0.1) * math.ceil(len(calls) / self._concurrency)
-        what = "The columns of a problem cannot be sent to the process of the reward"
-        advice = (
-            ". Use columns of numbers, texts and lists, or pass the function itself in Python: "
-            "reward=FUNCTION"
-        )
-        errors = PicklingError, TypeError, AttributeError
-        with self._pool.worker() as worker, reported(ConfigError, what, *errors, advice=advice):
-            for outcome, printed in worker.items(calls, seconds=seconds):
-                made.append(outcome)
-                print(printed, end="")
-
-    def _stood(self, stacks: str) -> str:
-        """The line of the function's file in which the process was when it ended."""
-        current = stacks.partition("Current thread")[2].partition("\n\n")[0] or stacks
-        file = self._definition.removeprefix("\n  at ").rpartition(", line ")[0]
-        lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', current) if file else []
-        return place_at(file, int(lines[0])) if lines else self._definition
+        with self._pool.worker() as worker:
+            outcomes, printed = worker.ask(calls, seconds=seconds)
+        print(printed, end="")
+        return outcomes
 
 
 class _CustomGrader(Grader):
@@ -204,11 +185,11 @@ class _CustomGrader(Grader):
             call = _call([problem.answer] * copies, [problem] * copies)
             [outcome] = self._function.outcomes([call])
             if outcome.reason:
+                arguments = "responses, answers" if self.batched else "response, answer"
                 raise ConfigError(
                     f"{self._failure(outcome, call)}\nIt was called before the run, with the "
                     "answer of the first problem as the response. Expected: "
-                    f"def f({'responses, answers' if self.batched else 'response, answer'}, "
-                    "**columns), with the columns of a problem by name"
+                    f"def f({arguments}, **columns), with the columns of a problem by name"
                 )
             self._says_right = any(right is not None for _, right, *_ in outcome.grades)
 
@@ -246,8 +227,7 @@ class _CustomGrader(Grader):
             if says != self._says_right and not math.isnan(reward):
                 raise RunError(
                     f"Reward {self._name}: some calls say whether the response is right, and "
-                    "others do not, or the call before the run did not. Return a number in every "
-                    f"call, or in every call a mapping such as {MAPPING}"
+                    f"others do not. Return in every call a number, or a mapping such as {MAPPING}"
                 )
             graded.append(Graded(reward, right, "custom", None, columns=columns, feedback=feedback))
         return graded

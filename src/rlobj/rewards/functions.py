@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import copy
 import inspect
 import io
 import math
@@ -134,42 +133,28 @@ class Function:
 
     def _settled(self, call: Call, result: Any) -> Outcome:
         """The outcome of a call that returned. To read its result may fail, as the call may."""
-        try:
-            return Outcome(self._grades(call, result))
-        except WrongResult as error:
-            return Outcome((), WRONG, str(error))
-
-    def _failed(self, error: BaseException) -> Outcome:
-        name = type(error).__name__
-        place = place_of(self._function, traceback.walk_tb(error.__traceback__))
-        return Outcome((), f"error: {name}", f"{name}: {shown(error, str)}", place)
-
-    def _grades(self, call: Call, result: Any) -> list[Grade]:
-        """The grades that a call returned.
-
-        Raises:
-            WrongResult: the call returned something else.
-        """
         values = _listed(result) if self._batched else [result]
         count = len(call.responses)
         if len(values) != count:
-            raise WrongResult(
+            text = (
                 f"Reward {self._name} returned {shown(result)} for {counted(count, 'response')}; "
                 f"expected a list of {counted(count, 'reward')}, in the order of the responses."
-                f"{self.place}"
             )
+            return Outcome((), WRONG, text + self.place)
         grades: list[Grade] = []
         for value, response, problem in zip(values, call.responses, call.ids, strict=True):
             try:
                 grades.append(_grade(value))
             except WrongResult as error:
-                raise WrongResult(
-                    f"Reward {self._name} returned {shown(value)} on problem {problem!r}; {error}"
-                    + " Set batched: true if it grades all responses in one call."
-                    * isinstance(value, list)
-                    + f"{self.place}\n  response: {shown(response)}"
-                ) from None
-        return grades
+                text = f"Reward {self._name} returned {shown(value)} on problem {problem!r}; "
+                place = f"{self.place}\n  response: {shown(response)}"
+                return Outcome((), WRONG, f"{text}{error}{place}")
+        return Outcome(grades)
+
+    def _failed(self, error: BaseException) -> Outcome:
+        name = type(error).__name__
+        place = place_of(self._function, traceback.walk_tb(error.__traceback__))
+        return Outcome((), f"error: {name}", f"{name}: {shown(error, str)}", place)
 
 
 class NamedFunction:
@@ -186,21 +171,16 @@ class NamedFunction:
     def __init__(self, target: str, **settings: Any) -> None:
         function = import_target(target)
         if not callable(function):
-            raise ConfigError(
-                f"rewards.target {target!r} is not a function; expected "
-                "package.module:function or path/to/file.py:function"
-            )
+            raise ConfigError(f"rewards.target {target!r} is not a function")
         self._function = Function(function, target, **settings)
         self.opening = self._function.is_async, self._function.place
 
-    def answer(self, calls: Sequence[Call]) -> Iterator[tuple[Outcome, str]]:
-        """The outcome of each call, and what the function printed since the one before."""
-        outcomes = self._function.outcomes([*map(copy.deepcopy, calls)])
-        for _ in calls:
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-                outcome = next(outcomes)
-            yield outcome, printed.getvalue()
+    def answer(self, calls: Sequence[Call]) -> tuple[list[Outcome], str]:
+        """The outcomes of calls, and what the function printed in them."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            outcomes = [*self._function.outcomes(calls)]
+        return outcomes, printed.getvalue()
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
@@ -221,27 +201,21 @@ def _grade(value: Any) -> Grade:
     entries = value if isinstance(value, Mapping) else {"reward": value}
     if unknown := [key for key in entries if key not in _KEYS]:
         raise WrongResult(f"{unknown[0]!r} is no key.{nearest(str(unknown[0]), _KEYS)}")
-    try:
-        reward = math.nan if entries["reward"] is None else _number(entries["reward"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        reward = math.inf
-    right = entries.get("correct")
+    right, feedback = entries.get("correct"), entries.get("feedback") or ""
     says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
-    if math.isinf(reward) or not (says or right is None):
+    columns = dict[str, ColumnValue]()
+    try:
+        reward = math.nan if entries["reward"] is None else float(entries["reward"])
+        for name, number in (entries.get("columns") or {}).items():
+            columns[str(name)] = column_value(number)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        reward = math.inf
+    if math.isinf(reward) or not (says or right is None) or not isinstance(feedback, str):
         raise WrongResult(
             "expected a finite number, True, False, or None for undecided; or a mapping such as "
-            f"{MAPPING}, whose correct is True, False or left out."
+            f"{MAPPING}, whose correct is True, False or left out, whose columns are numbers by "
+            "name, whole ones of at most 2^53, and whose feedback is a text"
         )
-    try:
-        numbers = (entries.get("columns") or {}).items()
-        columns = {str(name): column_value(number) for name, number in numbers}
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        example = '{"reward": 1.0, "columns": {"step_ok": 0.5}}, or with lists of numbers.'
-        what = "numbers by name, whole ones of at most 2^53"
-        raise WrongResult(f"expected {what}, such as {example}") from None
-    feedback = entries.get("feedback") or ""
-    if not isinstance(feedback, str):
-        raise WrongResult(f"its feedback is {shown(feedback)}; expected a text.")
     return reward, bool(right) if says and not math.isnan(reward) else None, columns, str(feedback)
 
 
@@ -253,20 +227,13 @@ def column_value(value: Any) -> ColumnValue:
     """
     many = bool(getattr(value, "shape", isinstance(value, list | tuple)))
     items = value if many else [value]
-    numbers = [math.nan if item is None else _number(item) for item in items]
-    if math.inf in map(abs, numbers):
-        raise ValueError(value)
+    numbers = [math.nan if item is None else float(item) for item in items]
     for item, number in zip(items, numbers, strict=True):
+        if math.isinf(number):
+            raise ValueError(value)
         if number.is_integer() and int(item) != number:
             raise ValueError(f"{item} is a whole number above 2^53, which columns do not hold")
     return numbers if many else numbers[0]
-
-
-def _number(value: Any) -> float:
-    """A value as a number; infinity for a text, such as "0.5", or an array of texts."""
-    kind = getattr(getattr(value, "dtype", None), "kind", "f")
-    is_text = isinstance(value, str | bytes | bytearray) or kind in ("U", "S")
-    return math.inf if is_text else float(value)
 
 
 def _listed(result: Any) -> list[Any]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from rlobj.base.errors import DataError, MissingExtra
-from rlobj.base.showing import shown
+from rlobj.base.errors import MissingExtra
 from rlobj.rewards.kinds import Graded, Grader, Reward, best
 from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Worker
@@ -20,17 +19,13 @@ if TYPE_CHECKING:
     from rlobj.data import Problem
 
 _MEMORY = 4 * 2**30
-_BLOCK = 256
-"""Gold answers that are read at a time."""
-_NAMED = 5
-"""Problems that an error names."""
 
 
 class MathVerify(Reward):
     """1 if the package math-verify finds the response equal to the gold answer, else 0.
 
     It gives the verdicts of other projects that grade with math-verify; `math` is more exact. A
-    gold answer that math-verify cannot read is an error before anything is sampled.
+    response is undecided if math-verify cannot read its gold answer.
     """
 
     deadline: float = Field(default=10.0, gt=0)
@@ -59,38 +54,9 @@ class _MathVerifyGrader(Grader):
     def __exit__(self, *_: object) -> None:
         self._pool.close()
 
-    def check(self, problems: Sequence[Problem]) -> None:
-        """Check that math-verify can read all gold answers.
-
-        Raises:
-            DataError: it cannot read one.
-        """
-        golds = {gold: problem for problem in problems for gold in problem.golds}
-        texts = [gold for gold in golds if not gold.removeprefix("-").isdecimal()]
-        parts = [texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK)]
-        unread = [
-            f"{shown(gold)} of {golds[gold].id!r}"
-            for part in self._pool.map(_unreadable, parts)
-            for gold in part
-        ]
-        if unread:
-            named = ", ".join(unread[:_NAMED]) + ", ..." * (len(unread) > _NAMED)
-            raise DataError(
-                f"math-verify cannot read {len(unread):,} of {len(golds):,} gold answers: {named}. "
-                "Correct these rows or leave them out; or use another reward, such as math"
-            )
-
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response; if a problem has alternatives, any of them is right."""
         return self._pool.map(_graded, list(zip(responses, problems, strict=True)))
-
-
-def _unreadable(worker: Worker, golds: list[str]) -> list[str]:
-    """Those of the gold answers that cannot be read, also because this takes too long."""
-    reply, *_ = worker.reply(golds, None)
-    if reply is None and len(golds) > 1:
-        return [gold for gold_alone in golds for gold in _unreadable(worker, [gold_alone])]
-    return golds if reply is None else reply
 
 
 def _graded(worker: Worker, question: tuple[str, Problem]) -> Graded:

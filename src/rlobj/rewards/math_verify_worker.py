@@ -22,13 +22,8 @@ class Comparer:
         self._gold = [LatexExtractionConfig(boxed_match_priority=0)]
         self._response = [*self._gold, ExprExtractionConfig()]
 
-    def answer(self, gold: Any, response: str | None) -> tuple[Any, str]:
-        """Return the verdict with the text of the answer, or None; and the reason.
-
-        Without a response, return those of the gold answers that cannot be read.
-        """
-        if response is None:
-            return [item for item in gold if not self._read(item)], ""
+    def answer(self, gold: str, response: str) -> tuple[Any, str]:
+        """Return the verdict with the text of the answer, or None; and the reason."""
         golds, answers = self._read(gold), self._parse(response, self._response, parsing_timeout=0)
         correct = self._verify(golds, answers, timeout_seconds=0)
         # math-verify takes what it has no memory for as not equal.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from rlobj.base.errors import Argument, ConfigError
+from rlobj.base.errors import ConfigError
 from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
 from rlobj.workers.pool import Pool
 
@@ -44,9 +44,7 @@ class _GymGrader(FunctionGrader):
             if "reasoning_gym" not in problem.extra:
                 raise ConfigError(
                     f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
-                    "grades no other; use ",
-                    Argument("data", "reasoning-gym:NAME"),
-                    ", or another reward.",
+                    "grades no other; use data.source=reasoning-gym:NAME, or another reward."
                 )
 
     def __exit__(self, *_: object) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +17,7 @@ from pydantic import model_validator
 from rlobj.base.errors import ConfigError, RunError, nearest
 from rlobj.base.validation import InvalidFields
 from rlobj.rewards.custom import function_grader
-from rlobj.rewards.functions import MAPPING
+from rlobj.rewards.functions import MAPPING, ColumnValue
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
 
 if TYPE_CHECKING:
@@ -80,13 +78,11 @@ class Several(Reward):
         Args:
             functions: Python functions in place of what the configuration names, by reward.
         """
-        replaced, graders = functions or {}, list[Grader]()
-        with ExitStack() as stack:  # closes those that are open if one cannot be opened
-            for name, reward in zip(self.names, self.of, strict=False):
-                function = replaced.get(name)
-                grader = function_grader(function, name, reward) if function else reward.open()
-                graders.append(stack.push(grader))
-            stack.pop_all()
+        functions = functions or {}
+        graders = [
+            function_grader(functions[name], name, reward) if name in functions else reward.open()
+            for name, reward in zip(self.names, self.of, strict=False)
+        ]
         return _SeveralGrader(self, graders)
 
 
@@ -103,9 +99,8 @@ class _SeveralGrader(Grader):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as stack:  # ends all of them, also if one raises
-            for grader in self._graders:
-                stack.push(grader)
+        for grader in self._graders:
+            grader.close()
 
     def check(self, problems: Sequence[Problem]) -> None:
         for grader in self._graders:
@@ -129,14 +124,15 @@ class _SeveralGrader(Grader):
         rewards = tuple(part.reward for part in parts)
         total = sum(of.weight * reward for of, reward in zip(self._of, rewards, strict=True))
         place = next((i for i, grader in self._able if grader.says_right), None)
-        correct = None if place is None else parts[place].correct
-        whole = replace(parts[place or 0], reward=total, rewards=rewards, correct=correct)
-        feedback = "\n".join(part.feedback for part in parts if part.feedback)
-        whole = replace(whole, columns={}, feedback=feedback)
+        columns = dict[str, ColumnValue]()
         for of, part in zip(self._of, parts, strict=True):
-            if taken := sorted(whole.columns.keys() & part.columns.keys()):
+            if taken := sorted(columns.keys() & part.columns.keys()):
                 raise RunError(f"Reward {of.name}: one before it returns '{taken[0]}' as well")
-            whole = replace(whole, columns={**whole.columns, **part.columns})
+            columns |= part.columns
+        feedback = "\n".join(part.feedback for part in parts if part.feedback)
+        one = parts[place or 0]
+        correct, reason = (None if place is None else one.correct), one.reason
+        for of, part in zip(self._of, parts, strict=True):
             if math.isnan(part.reward):
-                whole = replace(whole, correct=None, reason=f"{of.name}: {part.reason}")
-        return whole
+                correct, reason = None, f"{of.name}: {part.reason}"
+        return Graded(total, correct, reason, one.answer, rewards, one.verifier, columns, feedback)

@@ -4,31 +4,26 @@ It makes an object of one class, and answers questions with pairs:
 
     kind      value
     ready     its `opening`        once, when it is made
-    reply     what its method `answer` returned; of a generator, each item as `(item,)`, then None
+    reply     what its method `answer` returned
     failed    why it did not return: `memory`, or a kind such as `error: TypeError`
     error     text                 the object cannot be made, or a package cannot be imported
 
-The question FORK makes a copy of the process, which answers on a connection of its own, and the
-question ENDED gives the exit code of a copy that was killed or has ended.
+The question FORK makes a copy of the process, which answers on a connection of its own.
 
-If processor time is limited, the system ends the process when a question has used it up; a method
-`prepare` of the object is called with a question before its time begins.
+If processor time is limited, the system ends the process when a question has used it up.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import importlib
 import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from types import GeneratorType
 from typing import Any
 
 if __name__ == "__main__":
@@ -40,7 +35,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.memory import limit_memory
 from rlobj.base.processes import adopt_orphans, end_with_parent
 
-FORK, ENDED = "rlobj: fork", "rlobj: ended"
+FORK = "rlobj: fork"
 
 
 def serve(connection: Connection[Any, Any]) -> None:
@@ -66,39 +61,31 @@ def serve(connection: Connection[Any, Any]) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             question = connection.recv()
-            if question[:1] == (ENDED,):
-                code = os.waitstatus_to_exitcode(os.waitpid(question[1], 0)[1])
-                connection.send(("reply", code))
-            elif question[:1] == (FORK,):
+            if question[:1] == (FORK,):
                 descriptor = recv_handle(connection)
+                with contextlib.suppress(ChildProcessError):  # copies that have ended
+                    while os.waitpid(-1, os.WNOHANG)[0]:
+                        pass
                 if process := os.fork():
                     os.close(descriptor)
                     connection.send(("reply", process))
                 else:  # which has closed the connection
                     connection = Connection(descriptor)
             else:
-                for message in _answers(served, question, seconds):
-                    connection.send(message)
+                connection.send(_answer(served, question, seconds))
 
 
-def _answers(served: Any, question: Any, seconds: float) -> Iterator[tuple[str, Any]]:
-    """The kinds and the values of the answers to a question."""
+def _answer(served: Any, question: Any, seconds: float) -> tuple[str, Any]:
+    """The kind and the value of the answer to a question."""
     try:
-        if seconds and hasattr(served, "prepare"):
-            served.prepare(*question)
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        reply = served.answer(*question)
-        if isinstance(reply, GeneratorType):
-            for item in reply:
-                yield "reply", (item,)
-            reply = None
-        yield "reply", reply
+        return "reply", served.answer(*question)
     except MemoryError:
-        yield "failed", "memory"
+        return "failed", "memory"
     except ImportError as error:
-        yield "error", f"{type(error).__name__}: {error}"
+        return "error", f"{type(error).__name__}: {error}"
     except Exception as error:
-        yield "failed", f"error: {type(error).__name__}"
+        return "failed", f"error: {type(error).__name__}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -107,7 +94,6 @@ if __name__ == "__main__":
     end_with_parent()
     adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    faulthandler.enable(2)  # on SIGABRT, it writes where the threads stand
     connection = Connection(int(sys.argv[1]))
     os.set_inheritable(connection.fileno(), False)
     os.register_at_fork(after_in_child=connection.close)

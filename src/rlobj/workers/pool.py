@@ -1,11 +1,11 @@
 """Worker processes that answer alike, and the count of calls that fail."""
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import LifoQueue
 from typing import Any, TypeVar
 
 from rlobj.base.errors import RunError, counted
@@ -27,16 +27,13 @@ class Pool:
     Args:
         size: number of processes.
         worker: the arguments of each `Worker`.
-
-    Attributes:
-        slow: number of slow questions that are being answered.
     """
 
     def __init__(self, size: int, *worker: Any, **limits: Any) -> None:
         self.workers = [Worker(*worker, **limits) for _ in range(size)]
-        self._idle = list(self.workers)
-        self._changed = threading.Condition()  # of the fields around it
-        self._quick = self.slow = 0  # quick questions that wait, slow ones at a worker
+        self._idle = LifoQueue[Worker]()
+        for one in self.workers:
+            self._idle.put(one)
 
     def start(self) -> None:
         """Start all processes, without waiting for them."""
@@ -50,36 +47,14 @@ class Pool:
             worker.closed = True
             worker.kill()
 
-    def wait(self) -> None:
-        """Wait until no question is being answered."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._idle) == len(self.workers))
-
     @contextmanager
-    def worker(self, slow: bool = False) -> Iterator[Worker]:
-        """A process that is free.
-
-        Slow questions must not block the others. They leave one process free if there are several,
-        and they let waiting quick questions pass.
-        """
-        most = max(1, len(self.workers) - 1)
-        with self._changed:
-            self._quick += not slow
-            try:
-                self._changed.wait_for(
-                    lambda: self._idle and not (slow and (self._quick or self.slow >= most))
-                )
-            finally:  # also after an interrupt
-                self._quick -= not slow
-            self.slow += slow
-            worker = self._idle.pop()
+    def worker(self) -> Iterator[Worker]:
+        """A process that is free."""
+        worker = self._idle.get()
         try:
             yield worker
         finally:
-            with self._changed:
-                self._idle.append(worker)
-                self.slow -= slow
-                self._changed.notify_all()
+            self._idle.put(worker)
 
     def map(
         self, ask: Callable[[Worker, Question], Answer], questions: Sequence[Question]

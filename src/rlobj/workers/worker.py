@@ -10,23 +10,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.processes import descendants, ending, kill_tree
+from rlobj.base.processes import ending, kill_tree
 from rlobj.workers import child
-
-_POLL = 1.0
-"""Longest single wait, in seconds. A signal that arrives just before a wait is handled after it."""
-_STARTS = 3
-"""Attempts to start a process of rlobj's own code."""
-_LOAD_SECONDS = 30.0
-"""Limit by the clock on what a process does before the processor time of a question begins."""
 
 
 class Failure(StrEnum):
@@ -46,12 +38,11 @@ class NoReply(Exception):
     Attributes:
         reason: a `Failure`, or a kind such as `error: TypeError`.
         spent: the question has used up its processor time.
-        stacks: where the threads of the process stood, as `faulthandler` writes it.
     """
 
-    def __init__(self, reason: str, text: str, spent: bool = False, stacks: str = "") -> None:
+    def __init__(self, reason: str, text: str, spent: bool = False) -> None:
         super().__init__(text)
-        self.reason, self.spent, self.stacks = str(reason), spent, stacks
+        self.reason, self.spent = str(reason), spent
 
 
 def patience(deadline: float) -> float:
@@ -62,7 +53,44 @@ def patience(deadline: float) -> float:
     return 4 * deadline + 10
 
 
-class Worker:
+class _Answering:
+    """A process that answers on a connection."""
+
+    _connection: Connection
+
+    def kill(self) -> int | None:
+        """Kill the process and all that it started; its exit code, if that is known."""
+        raise NotImplementedError
+
+    def _send(self, message: Any) -> None:
+        with contextlib.suppress(OSError):  # `_hear` says how the process ended
+            self._connection.send(message)
+
+    def _hear(self, seconds: float) -> Any:
+        """The value of the next message; see `Worker.ask`."""
+        try:
+            if not self._connection.poll(None if seconds == math.inf else max(seconds, 0.0)):
+                self.kill()
+                raise NoReply(Failure.TIMEOUT, f"did not answer within {seconds:g} seconds")
+            kind, value = self._connection.recv()
+        except (EOFError, OSError):
+            code = self.kill()
+            spent = code == -signal.SIGPROF
+            reason = Failure.TIMEOUT if spent else Failure.CRASH
+            text = "ended its process" + ("" if code is None else f" with {ending(code)}")
+            raise NoReply(reason, text, spent) from None
+        except BaseException:  # an interrupt: the late reply must not answer the next question
+            self.kill()
+            raise
+        if kind == "error":
+            self.kill()
+            raise ConfigError(value)
+        if kind == "failed":
+            raise NoReply(value, f"raised {value}")
+        return value
+
+
+class Worker(_Answering):
     """A process that answers one question at a time; not thread-safe.
 
     It starts when it is needed, is replaced after a failure, and ends with this process, also by
@@ -116,7 +144,6 @@ class Worker:
             raise RunError("the worker processes are closed")
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._folder = tempfile.mkdtemp(prefix="rlobj-worker-")
         # -P: the files beside the program must not shadow modules. A fixed hash seed makes sympy
         # and the datasets of reasoning-gym deterministic.
@@ -126,7 +153,7 @@ class Worker:
                 env={**os.environ, "PYTHONHASHSEED": "0", "TMPDIR": self._folder},
                 stdin=subprocess.PIPE,  # its end is the end of the process
                 stdout=subprocess.DEVNULL,
-                stderr=self._errors,
+                stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -160,28 +187,18 @@ class Worker:
             self.start()
         return reply
 
-    def items(self, *question: Any, seconds: float) -> Iterator[Any]:
-        """The items of a reply that is a generator, each in this time; the errors are of `ask`."""
-        self.ready()
-        self._send(question)
-        try:
-            while (reply := self._hear(seconds)) is not None:
-                yield reply[0]
-        except BaseException:  # also if no more items are asked for: none must come later
-            self.kill()
-            raise
-
-    def fork(self, connection: socket.socket) -> int:
-        """Make a copy of the process, which answers on this connection; its process id.
+    def fork(self) -> "Fork":
+        """Make a copy of the process.
 
         Raises:
             NoReply, ConfigError: as `ready`.
         """
         self.ready()
+        ours, theirs = socket.socketpair()
         self._send((child.FORK,))
-        with contextlib.suppress(OSError):  # as in `_send`
-            send_handle(self._connection, connection.fileno(), self.pid)
-        return self._hear(self._start_seconds)
+        with theirs, contextlib.suppress(OSError):  # as in `_send`
+            send_handle(self._connection, theirs.fileno(), self.pid)
+        return Fork(Connection(ours.detach()), self._hear(self._start_seconds))
 
     def judge(self, question: Sequence[Any], control: Sequence[Any]) -> tuple[Any, str]:
         """Return the reply to a question, or False if its answer is why there is none; the reason.
@@ -214,37 +231,31 @@ class Worker:
         """Return the reply to a question, the reason, and whether its processor time is used up.
 
         Raises:
-            RunError: a package cannot be loaded, or the process does not start.
+            ConfigError: a package cannot be loaded.
+            RunError: the process does not start.
         """
         try:
-            self._start_surely()
-            value, reason = self.ask(*question, seconds=_LOAD_SECONDS + patience(self._deadline))
+            self.ready()
         except NoReply as error:
-            return None, error.reason, error.spent
-        except ConfigError as error:
-            raise RunError(f"The worker process of a reward could not load: {error}") from error
+            raise RunError(
+                f"The worker process of a reward {error} at its start. Its memory limit is "
+                f"{self._memory} bytes; MathVerifier(memory_gib=...) raises it."
+            ) from error
+        spent = False
+        try:
+            value, reason = self.ask(*question, seconds=patience(self._deadline))
+        except NoReply as error:
+            value, reason, spent = None, error.reason, error.spent
         if reason == Failure.MEMORY:
             self.start()
-        return value, reason, False
+        return value, reason, spent
 
-    def _start_surely(self) -> None:
-        for _ in range(_STARTS):
-            try:
-                return self.ready()
-            except NoReply:
-                continue
-        raise RunError(
-            f"The worker process of a reward did not start in {_STARTS} attempts, with a "
-            f"memory limit of {self._memory} bytes; MathVerifier(memory_gib=...) raises it."
-        )
-
-    def kill(self) -> int:
-        """Kill the process and all that it started, if there is one; its exit code."""
+    def kill(self) -> int | None:
         if self.process is None:
-            return 0
+            return None
         process, self.process = self.process, None
         kill_tree(process.pid)  # its group may outlive it
-        with self._connection, self._errors, process:
+        with self._connection, process:
             code = process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
         return code
@@ -255,50 +266,29 @@ class Worker:
             self._connection.close()
             self.process.stdin.close()
 
-    def _send(self, message: Any) -> None:
-        with contextlib.suppress(OSError):  # `_hear` says how the process ended
-            self._connection.send(message)
 
-    def _hear(self, seconds: float) -> Any:
-        """The value of the next message; see `ask`."""
-        end = time.monotonic() + seconds
-        try:
-            while not self._connection.poll(max(min(_POLL, end - time.monotonic()), 0.0)):
-                if self.process is None or self.process.poll() is not None:
-                    raise EOFError  # a fork of it keeps the connection open
-                if time.monotonic() >= end:
-                    raise self._no_reply(f"did not answer within {seconds:g} seconds")
-            kind, value = self._connection.recv()
-        except (EOFError, OSError):
-            raise self._no_reply("") from None
-        except BaseException:  # an interrupt: the late reply must not answer the next question
-            self.kill()
-            raise
-        if kind == "error":
-            self.kill()
-            raise ConfigError(value)
-        if kind == "failed":
-            if value in [*Failure]:
-                self.start()
-            raise NoReply(value, f"raised {value}")
-        return value
+class Fork(_Answering):
+    """A copy of a worker process, with its own state. It is not replaced after a failure.
 
-    def _no_reply(self, late: str) -> NoReply:
-        """Why there is no reply: the text says that it is late, or that the process ended."""
-        started = list[int]()
-        if late and self.process is not None:
-            started = descendants(self.process.pid)
-            self.process.send_signal(signal.SIGABRT)  # it writes where its threads stand
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(2)
-        stacks = ""
-        if not self._errors.closed:  # another thread may have closed all
-            self._errors.seek(0)
-            stacks = self._errors.read().decode(errors="replace")
-        code = self.kill()
-        for process in started:  # also those that had left its group
-            kill_tree(process)
-        spent = not late and code == -signal.SIGPROF
-        reason = Failure.TIMEOUT if late or spent else Failure.CRASH
-        stacks = stacks.rpartition("Fatal Python error")[2]
-        return NoReply(reason, late or f"ended its process with {ending(code)}", spent, stacks)
+    Args:
+        connection: on which it answers.
+        process: its id.
+    """
+
+    def __init__(self, connection: Connection, process: int) -> None:
+        self._connection, self._process = connection, process
+
+    def ask(self, *question: Any, seconds: float) -> Any:
+        """The reply to a question.
+
+        Raises:
+            NoReply: there is none in this time, or the process has ended. It is killed.
+        """
+        self._send(question)
+        return self._hear(seconds)
+
+    def kill(self) -> None:
+        self._connection.close()
+        if self._process:
+            kill_tree(self._process)
+            self._process = 0
