@@ -245,9 +245,12 @@ def train(options: argparse.Namespace) -> None:
         vllm = {
             "gpu_memory_utilization": 0.3,
             "kv_cache_bytes": 8 << 30,
-            "max_model_len": 1024,
             "sleep_level": 0,
-            "extra": {"compilation_config": graphs, "max_num_seqs": 512},
+            "extra": {
+                "compilation_config": graphs,
+                "max_model_len": 1024,
+                "max_num_seqs": 512,
+            },
         }
         settings |= {f"sampling.vllm.{name}": value for name, value in vllm.items()}
     run = options.out / options.engine / options.part
