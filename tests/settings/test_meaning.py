@@ -40,7 +40,7 @@ def test_every_word_means_settings_that_exist() -> None:
         ),
         ("logging_steps", "Every step is logged in metrics.jsonl of the run."),
         ("objective.keepp", "Did you mean 'objective.keep'? Known: advantage, columns, contr"),
-        ("training.group_size", "Did you mean 'sampling.group_size'? Known: adam_epsilon, bal"),
+        ("training.group_size", "Did you mean 'sampling.group_size'? Known: adam_epsilon, bet"),
         ("evaluation.n", "Did you mean 'evaluation.samples'? Known: every, min_p, problems"),
         ("evaluation.batch_size", "Known: every, min_p, problems, samples, temperature"),
         ("checkpoint.steps", "Did you mean 'checkpoint.every'? Known: best, every, keep"),

@@ -99,20 +99,3 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accura
     trained(policy, tmp_path / "other")
     with pytest.raises(ConfigError, match="no checkpoint was evaluated"):
         find_model(tmp_path / "other", checkpoint="best")
-
-
-@pytest.mark.parametrize(
-    ("every", "late", "left"),
-    [(0, [2, 3, 5], [2, 3, 5, 6]), (3, [1, 2], [1, 2, 3, 6]), (0, [], [6])],
-)
-def test_a_checkpoint_is_due_when_its_minutes_have_passed(
-    policy, tmp_path, monkeypatch, every, late, left
-):
-    """Steps end in no time, except the late ones, which take a minute of the first rank's clock."""
-
-    def evaluate(trainer: Trainer) -> None:
-        trainer.saved_at -= 61 if trainer.learner.steps in late else 0
-
-    monkeypatch.setattr(Trainer, "evaluate", evaluate)
-    trained(policy, tmp_path / "run", every=every, minutes=1.0, keep=9)
-    assert saved(tmp_path / "run") == left

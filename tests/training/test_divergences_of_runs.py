@@ -178,7 +178,7 @@ def test_a_teachers_own_end_token_stands_for_the_policys(policy, teacher, tmp_pa
 @pytest.mark.parametrize(
     ("penalty", "objective", "message"),
     [
-        (JSD, {}, "reads teacher_divergence over the whole vocabulary, .* or give .*top: 20"),
+        (JSD, {}, "reads teacher_divergence over the whole vocabulary, .* or .*top: 20"),
         (MIXED, {"reweight": "1 + teacher_kl"}, "reads teacher_kl over the whole vocabulary"),
     ],
 )

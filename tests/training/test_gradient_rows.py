@@ -24,7 +24,7 @@ from rlobj.settings.scores import ScoreConfig
 from rlobj.training import run_training
 from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.scores import Frozen
+from rlobj.training.loop.scores import Score
 from rlobj.training.parallel import open_parallel
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import StepBatch
@@ -115,7 +115,7 @@ class Step:
         dtype = torch.float32 if self.autocast else torch.float64
         scorer = sharp(0, self.packed, dtype, self.rope)
         other = sharp(1, dtype=dtype).to(self.parallel.device).requires_grad_(False)
-        reference = Frozen(ScoreConfig(), other)
+        reference = Score(ScoreConfig(), scorer=other)
         scores = {"reference": reference} if "reference" in objective.read_scores else {}
         learner = Learner(self.config, objective, self.parallel, scorer, scores, self.autocast)
         random = torch.Generator().manual_seed(0)

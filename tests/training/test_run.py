@@ -260,12 +260,12 @@ def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy
 @pytest.mark.parametrize(
     ("small", "settings", "words"),
     [
-        (10**6, {}, "1 thread (enough for a small policy; training.threads)"),
+        (10**6, {}, "1 thread"),
         (10**6, {"training.threads": 2}, "2 threads"),
         (1, {}, "3 threads"),
     ],
 )
-def test_small_policies_have_one_thread_and_the_header_says_why(
+def test_small_policies_have_one_thread_and_the_header_says_how_many(
     policy, monkeypatch, small, settings, words
 ):
     class Header(Callback):

@@ -21,7 +21,6 @@ RESUMABLE_SETTINGS = (
     "training.packed",
     "training.shared_prompts",
     "training.skip_inactive",
-    "training.balance",
     "training.gradient_checkpointing",
     "training.threads",
     "training.hang_timeout",

@@ -96,9 +96,6 @@ class CheckpointConfig(Model):
 
     every: int = Field(default=50, ge=0)
     """steps between checkpoints; 0 = only the last"""
-    minutes: float | None = Field(default=None, gt=0)
-    """a checkpoint also at the end of the first step that ends so many minutes after the last
-    one; null = none"""
     keep: int = Field(default=2, ge=1)
     """number of newest checkpoints to keep"""
     best: bool = True

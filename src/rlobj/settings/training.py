@@ -69,8 +69,6 @@ class TrainingConfig(Model):
     pass if nothing else needs it; then `sampler_gap` is 0, and no log-prob may be unknown"""
     skip_inactive: bool = True
     """skip tokens and responses without a gradient; changes time, not results"""
-    balance: bool = True
-    """balance tokens between processes; changes time, not results"""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """recompute activations in the backward pass (auto: if they do not fit the GPU otherwise)"""
     strategy: Literal["auto", "ddp", "zero2", "zero3", "fsdp2"] = "auto"

@@ -37,7 +37,7 @@ from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, TeachersOf
 from rlobj.training.loop.gradient_rows import GradientRows
-from rlobj.training.loop.scores import OwnScore, Scores
+from rlobj.training.loop.scores import Score, Scores
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout
 from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, StepBatch, shard
@@ -97,7 +97,7 @@ class Learner:
         objective: Objective,
         parallel: Parallel,
         scorer: PolicyScorer,
-        scores: Mapping[str, OwnScore],
+        scores: Mapping[str, Score],
         autocast: torch.dtype | None,
         clock: Clock | None = None,
     ) -> None:

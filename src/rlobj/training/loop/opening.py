@@ -4,20 +4,18 @@
 """
 
 import contextlib
-import functools
 import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlobj.base.errors import Argument, ConfigError, Setting, counted
+from rlobj.base.errors import Argument, ConfigError, counted
 from rlobj.base.folders import refuse_links
 from rlobj.base.paths import nearby
 from rlobj.conversations.driving import Conversations
@@ -31,7 +29,7 @@ from rlobj.models.gguf_files import stored_as
 from rlobj.models.hollow import reading
 from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit, short_enough
-from rlobj.models.threads import needs_one, usual_threads
+from rlobj.models.threads import parameters, usual_threads
 from rlobj.models.vllm_sampler import vllm_sampler
 from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.checkpoints import newest_sound
@@ -64,17 +62,15 @@ from rlobj.training.trackers import close_trackers, open_trackers, require_track
 logger = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
 def open_trainer(
     config: RunConfig,
     out: Path | str,
     inputs: CallerInputs = CallerInputs(),  # noqa: B008
     *,
     resume: bool = False,
-) -> Iterator[Trainer]:
+) -> contextlib.AbstractContextManager[Trainer]:
     """`open_run` of a configuration; the arguments are those of `run_training`."""
-    with open_run(RunRequest(config, Path(out), resumed=resume), inputs) as trainer:
-        yield trainer
+    return open_run(RunRequest(config, Path(out), resumed=resume), inputs)
 
 
 @contextlib.contextmanager
@@ -107,7 +103,11 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, inputs, parallel, stack)
-        newest = _newest(folder, comm) if run.resumed else None
+        newest = None
+        with together(comm, "reading the checkpoint"):
+            if run.resumed and comm.rank == 0:
+                newest = newest_sound(folder.path, set_aside=True)
+        newest = comm.broadcast(newest)
         objective = config.resolved_objective()
         with opening("loading the model"):
             policy = initial.trained(newest)
@@ -173,12 +173,13 @@ def _opening(callbacks: Sequence[Callback], comm: ProcessGroup, what: str) -> It
 
 def _open_parallel(config: RunConfig, accelerator: Any, stack: ExitStack) -> Parallel:
     """The strategy with which the processes share the policy."""
+    training = config.training
     parallel = open_parallel(
-        config.training.strategy,
-        max_grad_norm=config.training.max_grad_norm,
+        training.strategy,
+        max_grad_norm=training.max_grad_norm,
         autocast=arithmetic(config.model),
         seed=config.seed,
-        offload=config.training.offload == "cpu",
+        offload=training.offload == "cpu",
         accelerator=accelerator,
     )
     stack.callback(parallel.close)
@@ -196,11 +197,9 @@ def _open_folder(request: RunRequest, comm: ProcessGroup, stack: ExitStack) -> R
             if is_run(run.path):
                 refuse_links(run.path)
             stack.enter_context(run.locked())
-            changes = changed(read_settings(run.path), settings_of(config))
+            changes = changed(read_settings(run.path), settings_of(config)).items()
             # What is `auto` keeps the value that it has in the run: see `resolve`.
-            refuse_changes(
-                run.path, [name for name, (_, value) in changes.items() if value != "auto"]
-            )
+            refuse_changes(run.path, [name for name, (_, value) in changes if value != "auto"])
     return run
 
 
@@ -211,29 +210,14 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
         ConfigError: a prompt with other characters.
     """
     alphabet, data = ALPHABETS[embedded_task(config)], config.data
-    prompts = chain(
-        (format_prompt(data.template, problem) for problem in train),
-        (format_prompt(data.template_for_tests, problem) for problem in test),
-    )
-    for text in prompts:
-        if unknown := "".join(c for c in dict.fromkeys(text) if c not in alphabet):
-            shown = text if len(text) <= 60 else f"{text[:60]}..."
-            raise ConfigError(
-                f"the embedded policy reads only the characters {alphabet!r}, and the prompt "
-                f"{shown!r} contains {unknown[:20]!r}. Train another model (",
-                Argument("model", "NAME"),
-                " with a hub id or a folder), or use problems of these characters with ",
-                Setting("data.template", "{prompt}"),
-            )
-
-
-def _newest(run: RunFolder, comm: ProcessGroup) -> Path | None:
-    """The checkpoint to continue from, the same on all ranks; None before the first."""
-    newest: Path | None = None
-    with together(comm, "reading the checkpoint"):
-        if comm.rank == 0:
-            newest = newest_sound(run.path, set_aside=True)
-    return comm.broadcast(newest)
+    for template, problems in ((data.template, train), (data.template_for_tests, test)):
+        for text in (format_prompt(template, problem) for problem in problems):
+            if unknown := {*text}.difference(alphabet):
+                raise ConfigError(
+                    f"the embedded policy reads only {alphabet!r}, and the prompt {text[:60]!r} "
+                    f"has {min(unknown)!r}. Train another model: ",
+                    Argument("model", "NAME"),
+                )
 
 
 def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | None:
@@ -241,19 +225,13 @@ def judge(config: RunConfig, inputs: CallerInputs, tokenizer: Any) -> Judge | No
     task = TASKS.get(str(config.data.source))
     if task is None or task.judge is None or inputs.passed("data") is not None:
         return None
-    find, texts = task.judge, TokenTexts(tokenizer)
-    special = set(tokenizer.all_special_ids)
-
-    @functools.lru_cache(4096)  # good policies repeat themselves
-    def marks(prompt: str, tokens: tuple[int, ...]) -> list[float]:
-        written = ["" if token in special else texts.text(token) for token in tokens]
-        return [float(mark) for mark in find(prompt, written)]
+    find, texts, special = task.judge, TokenTexts(tokenizer), {*tokenizer.all_special_ids}
 
     def judged(response: Response) -> Sequence[float]:
-        tokens = response.tokens
         if not response.grade.correct:
-            return [math.nan] * len(tokens)
-        return marks(response.problem.prompt, tuple(tokens))
+            return [math.nan] * len(response.tokens)
+        written = ["" if token in special else texts.text(token) for token in response.tokens]
+        return [float(mark) for mark in find(response.problem.prompt, written)]
 
     return judged
 
@@ -271,10 +249,7 @@ def _sampler(
     """
     settings = config.sampling
     if settings.engine == "object":
-        raise ConfigError(
-            "sampling.engine is object: this run samples with a Python object; pass it as "
-            "sampler=..."
-        )
+        raise ConfigError("sampling.engine is object: pass a Python object as sampler=...")
     if settings.engine == "transformers":
         apart = parallel.shards or settings.async_depth > 0
         return TransformersSampler(
@@ -334,41 +309,38 @@ def _facts(
         note: why there are no held-out problems, or not all.
         changes: settings that a resumed run has changed.
     """
-    config, parallel, learner = trainer.config, trainer.parallel, trainer.learner
-    name = config.model.name or "embedded"
+    config, parallel, policy = trainer.config, trainer.parallel, trainer.policy
+    name, depth = config.model.name or "embedded", config.sampling.async_depth
     if run.inputs.passed("model") is not None:
-        name = trainer.policy.source or "given"
-    device, depth = parallel.device.type, config.sampling.async_depth
-    threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
-    if config.training.threads == "auto" and needs_one(trainer.policy.model):
-        threads += " (enough for a small policy; training.threads)"
-    alone = parallel.size == 1 and parallel.strategy == "ddp"
-    ranks = "" if alone else f", {parallel.size} process(es), {parallel.strategy}"
-    arithmetic = "float32" if learner.autocast is None else "bfloat16"
-    ahead = f", {counted(depth, 'step')} ahead" if depth else ""
+        name = policy.source or "given"
+    autocast, whole_rows = trainer.learner.autocast, trainer.learner.forward.whole_rows
+    device = [parallel.device.type, "float32" if autocast is None else "bfloat16"]
+    if device[0] == "cpu":
+        device.append(counted(torch.get_num_threads(), "thread"))
+    if parallel.size > 1 or parallel.strategy != "ddp":
+        device.append(f"{parallel.size} process(es), {parallel.strategy}")
+    saving = " where that saves tokens" * (config.training.shared_prompts == "auto")
     facts = {
         "policy": f"{name}, {size}",
-        **stored_as(trainer.policy.source),
+        **stored_as(policy.source),
         "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out"
         + note,
-        "device": f"{device}, {arithmetic}{threads}{ranks}",
-        "prompts": f"computed once per response: {learner.forward.whole_rows}"
-        if learner.forward.whole_rows
-        else "computed once for all responses"
-        + (" where that saves tokens" if config.training.shared_prompts == "auto" else ""),
-        "sampler": config.sampling.engine + ahead,
-        "scores": learner.scores.described(),
+        "device": ", ".join(device),
+        "prompts": f"computed once per response: {whole_rows}"
+        if whole_rows
+        else f"computed once for all responses{saving}",
+        "sampler": config.sampling.engine + (f", {counted(depth, 'step')} ahead" if depth else ""),
+        "scores": trainer.learner.scores.described(),
         "run": str(nearby(trainer.run.path)),
         "chosen": run.chosen,
     }
-    for path, (before, now) in changes.items():
-        facts[f"from step {learner.steps + 1}"] = f"{path} {before} → {now}"
+    changed_now = [f"{path} {before} → {now}" for path, (before, now) in changes.items()]
+    facts[f"from step {trainer.learner.steps + 1}"] = "; ".join(changed_now)
     return {name: text for name, text in facts.items() if text}
 
 
 def _size(model: Any) -> str:
-    """The number of parameters in words; adapters are counted apart."""
+    """The number of parameters in words."""
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    frozen = sum(p.numel() for p in model.parameters()) - trained
-    adapters = f" and {trained:,} in adapters, which are trained" if frozen else ""
-    return f"{frozen or trained:,} parameters{adapters}"
+    adapters = f", {trained:,} in adapters" if trained < parameters(model) else ""
+    return f"{parameters(model):,} parameters{adapters}"

@@ -1,16 +1,15 @@
 """The scores of a run: policies that score the tokens of a rollout before a step trains on it.
 
-Frozen      a model of its own, such as the reference or a teacher, spread over ranks
-Server      log-probs of a vLLM server
-OwnScore    the policy itself, under another prompt; the base of the others
-Bare        the policy without its adapters
-Lagged      a moving average or an older copy of the policy
+Score     a model of its own, such as the reference or a teacher, spread over ranks; a vLLM server;
+          or the policy itself, under another prompt or without its adapters
+Lagged    a moving average or an older copy of the policy
 """
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,45 +40,36 @@ from rlobj.training.parallel.strategies import Scorer, whole
 from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
 
 
-class OwnScore:
-    """The policy itself, which scores with its own weights.
-
-    Args:
-        settings: `scores.NAME` of the configuration.
+@dataclass(eq=False)
+class Score:
+    """A policy that scores tokens. Without a model and a server it is the policy in training.
 
     Attributes:
-        described: where the weights come from, in words.
+        settings: `scores.NAME` of the configuration.
         end: the policy's end token, of another model; None = it is the policy.
-        exchange: token ids that have changed places in the vocabulary: the two end tokens.
-        scorer: the prepared model of this score; None = the policy.
-        model: the same model before it was prepared; None = the policy.
+        model: the model of this score before it was prepared; None = the policy.
+        scorer: the same model, spread over the ranks as the policy is; None = the policy.
         shareable: whether a prompt is computed once for several responses; None = as the policy.
+        server: scores instead of a model here.
+        weights: the context in which the policy has the weights of this score.
     """
 
-    scorer: Scorer | None = None
+    settings: ScoreConfig
+    end: int | None = None
     model: PolicyScorer | None = None
+    scorer: Scorer | None = None
     shareable: bool | None = None
+    server: ServerScorer | None = None
+    weights: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
-    def __init__(self, settings: ScoreConfig, end: int | None = None) -> None:
-        self.settings, self.end = settings, end
-        self.described = settings.server or settings.run or settings.model or ""
-        theirs = settings.end
-        self.exchange = {} if end is None or theirs is None else {end: theirs, theirs: end}
-
-    def weights(self) -> contextlib.AbstractContextManager[None]:
-        """The context in which the policy has the weights of this score."""
-        return contextlib.nullcontext()
+    @property
+    def exchange(self) -> dict[int, int]:
+        """Token ids that have changed places in the vocabulary: the two end tokens."""
+        ours, theirs = self.end, self.settings.end
+        return {} if ours is None or theirs is None else {ours: theirs, theirs: ours}
 
 
-class Bare(OwnScore):
-    """The policy without its adapters, which are the only weights that are trained."""
-
-    def __init__(self, settings: ScoreConfig, model: Any) -> None:
-        super().__init__(settings)
-        self.described, self.weights = "without adapters", model.disable_adapter
-
-
-class Lagged(OwnScore):
+class Lagged(Score):
     """A moving average, or a copy from some steps ago, of the weights that are trained, in float32.
 
     Each rank keeps it for the part of the weights that it stores.
@@ -88,9 +78,7 @@ class Lagged(OwnScore):
     """
 
     def __init__(self, settings: ScoreConfig) -> None:
-        super().__init__(settings)
-        lag = f"average {settings.ema:g}" if settings.ema else f"every {settings.every} steps"
-        self.described += f", {lag}"
+        super().__init__(settings, weights=self._within)
 
     def begin(self, parallel: Parallel, model: Any) -> None:
         """Copy the weights of the policy, which has been prepared."""
@@ -108,8 +96,7 @@ class Lagged(OwnScore):
             kept.lerp_(self._parallel.stored(self._trained[name]), 1.0 - (ema or 0.0))
 
     @contextlib.contextmanager
-    def weights(self) -> Iterator[None]:
-        """Within this context, the policy has these weights."""
+    def _within(self) -> Iterator[None]:
         self._exchange()
         try:
             yield
@@ -135,38 +122,6 @@ class Lagged(OwnScore):
         """Take whole tensors by name, as `whole` gave them."""
         for name, kept in self._kept.items():
             kept.copy_(self._parallel.share(self._trained[name], read(name)))
-
-
-class Frozen(OwnScore):
-    """A model of its own, which is never trained.
-
-    Args:
-        settings: `scores.NAME` of the configuration.
-        scorer: the model, spread over the ranks as the policy is.
-        model: the model before that.
-        shareable: whether it can compute a prompt once for several responses.
-        end: the policy's end token.
-    """
-
-    def __init__(
-        self,
-        settings: ScoreConfig,
-        scorer: Scorer,
-        model: PolicyScorer | None = None,
-        shareable: bool | None = None,
-        end: int | None = None,
-    ) -> None:
-        super().__init__(settings, end)
-        self.described = self.described or "the model before training"
-        self.scorer, self.model, self.shareable = scorer, model, shareable
-
-
-class Server(OwnScore):
-    """A vLLM server, which scores instead of a model here."""
-
-    def __init__(self, settings: ScoreConfig, server: ServerScorer, end: int | None) -> None:
-        super().__init__(settings, end)
-        self.server = server
 
 
 class Teachers:
@@ -209,7 +164,7 @@ class Teachers:
         settings: dict[str, Any] = {"hidden_states": True} if None in tops else {}
         return settings | ({"top": (self.top(name), self.vocabulary)} if any(tops) else {})
 
-    def keep(self, name: str, score: OwnScore, columns: Mapping[str, Tensor]) -> None:
+    def keep(self, name: str, score: Score, columns: Mapping[str, Tensor]) -> None:
         """Keep what a forward pass of a score gave; of the policy itself, with its present head."""
         states = self._states(score, columns["hidden"]) if "hidden" in columns else None
         model = score.model or self._policy
@@ -225,7 +180,7 @@ class Teachers:
                 self._kept[column] = TopTokens(*top, size)
 
     def keep_answers(
-        self, name: str, score: OwnScore, answers: Sequence[ServerScore], like: Tensor
+        self, name: str, score: Score, answers: Sequence[ServerScore], like: Tensor
     ) -> None:
         """Keep the most likely tokens that a server gave.
 
@@ -237,9 +192,8 @@ class Teachers:
             return
         if any(len(s.ids) < count or max(s.ids) >= self.vocabulary for s in answers):
             raise RunError(
-                f"scores.{name}: expected the {count} most likely of the policy's "
-                f"{self.vocabulary:,} tokens at each position, and the server gave fewer or others."
-                " Use a smaller `top` of the divergence, or a teacher with the policy's vocabulary"
+                f"scores.{name}: the server gave fewer than {count} tokens of the policy's at a "
+                "position. Use a smaller `top`, or a teacher with the policy's vocabulary"
             )
         ids = torch.tensor([answer.ids for answer in answers], device=like.device).long()
         logprobs = torch.tensor([answer.logprobs for answer in answers]).to(like)
@@ -259,7 +213,7 @@ class Teachers:
         }
 
     @torch.no_grad()
-    def _states(self, score: OwnScore, hidden: Tensor) -> States:
+    def _states(self, score: Score, hidden: Tensor) -> States:
         scorer = score.model or self._policy
         layer = scorer.model.get_output_embeddings()
         parameters = [layer.weight, *([] if layer.bias is None else [layer.bias])]
@@ -280,7 +234,7 @@ class Teachers:
 
 
 def exchanged(ids: Tensor, exchange: Mapping[int, int]) -> Tensor:
-    """Token ids after some of them have changed places; see `OwnScore.exchange`."""
+    """Token ids after some of them have changed places; see `Score.exchange`."""
     changed = ids.clone()
     for one, other in exchange.items():
         changed[ids == one] = other
@@ -305,7 +259,7 @@ class Scores:
 
     def __init__(
         self,
-        scores: Mapping[str, OwnScore],
+        scores: Mapping[str, Score],
         objective: Objective,
         parallel: Parallel,
         policy: tuple[PolicyScorer, Scorer],
@@ -321,7 +275,11 @@ class Scores:
 
     def described(self) -> str:
         """The scores in words."""
-        return ", ".join(f"{name} ({score.described})" for name, score in self.all.items())
+        settings = {name: score.settings for name, score in self.all.items()}
+        return ", ".join(
+            f"{name} ({of.server or of.run or of.model or 'the model before training'})"
+            for name, of in settings.items()
+        )
 
     def score(self, whole: StepBatch, table: TokenBatch, step: int) -> TokenBatch:
         """The table with the columns of all scores; called by all ranks together.
@@ -338,14 +296,13 @@ class Scores:
                 for r, (_, tokens) in zip(whole.responses, whole.sequences, strict=True)
             ]
             columns = self._columns(name, score, sequences, table)
-            if isinstance(score, Frozen | Server):
+            if score.server is not None or score.scorer is not None:
                 wrong = torch.stack([~values.isfinite() for values in columns.values()]).any(0)
                 if count := int(self._parallel.comm.sum(wrong.sum())):
                     raise RunError(
                         f"scores.{name}: {count} of its values are not finite in step {step + 1}. "
-                        "Its weights are damaged, or its dtype overflows: use ",
+                        "Use another model, or ",
                         Setting(f"scores.{name}.dtype", "float32"),
-                        ", or another model",
                     )
             table = table.with_columns(columns)
         return table
@@ -386,9 +343,9 @@ class Scores:
         return metrics
 
     def _columns(
-        self, name: str, score: OwnScore, sequences: Sequences, table: TokenBatch
+        self, name: str, score: Score, sequences: Sequences, table: TokenBatch
     ) -> dict[str, Tensor]:
-        if isinstance(score, Server):
+        if score.server is not None:
             columns: dict[str, Tensor] = {}
             with together(self._parallel.comm, f"scoring by scores.{name}", survive=True):
                 scored = score.server.score(sequences, self.teachers.top(name))
@@ -410,7 +367,7 @@ def open_scores(
     policy: Policy,
     parallel: Parallel,
     initial: Callable[..., Any],
-) -> dict[str, OwnScore]:
+) -> dict[str, Score]:
     """Load the models of the scores that the objective reads, and connect to their servers.
 
     Args:
@@ -424,8 +381,8 @@ def open_scores(
         ConfigError: a model cannot be loaded, or reads other tokens than the policy.
         RunError: a server does not answer.
     """
-    scores: dict[str, OwnScore] = {}
-    end = policy.tokenizer.eos_token_id
+    scores: dict[str, Score] = {}
+    end, sampling = policy.tokenizer.eos_token_id, config.sampling
     for name in sorted(objective.read_scores):
         settings = config.scores.get(name, ScoreConfig())
         if settings.server is not None:
@@ -433,31 +390,26 @@ def open_scores(
             server = ServerScorer(
                 settings.server,
                 name=name,
-                temperature=config.sampling.temperature,
-                timeout=config.sampling.server.timeout,
-                patience=config.sampling.server.patience,
+                temperature=sampling.temperature,
+                timeout=sampling.server.timeout,
+                patience=sampling.server.patience,
             )
             if parallel.rank == 0:
                 server.check(policy.tokenizer)
-            scores[name] = Server(settings, server, end)
+            scores[name] = Score(settings, end, server=server)
         elif settings.ema or settings.every:
             scores[name] = Lagged(settings)
         elif settings.is_policy:
-            scores[name] = OwnScore(settings)
+            scores[name] = Score(settings)
         elif settings.required and config.model.lora is not None:  # the reference
-            scores[name] = Bare(settings, policy.model)
+            scores[name] = Score(settings, weights=policy.model.disable_adapter)
         else:
+            hollow = parallel.shards
             if settings.required:
-                model = initial(dtype=score_dtype(settings), hollow=parallel.shards)
+                model = initial(dtype=score_dtype(settings), hollow=hollow)
             else:
-                model = load_score(
-                    name,
-                    settings,
-                    config.model,
-                    policy.tokenizer,
-                    device=parallel.device,
-                    hollow=parallel.shards,
-                )
+                given = name, settings, config.model, policy.tokenizer
+                model = load_score(*given, device=parallel.device, hollow=hollow)
             with reported(ConfigError, f"scores.{name}", ConfigError):
                 _require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)
@@ -466,19 +418,17 @@ def open_scores(
             # Keys of all layers take more memory than a run that recomputes has planned.
             recomputed = config.training.gradient_checkpointing is True
             shareable = scorer.unshareable is None and not recomputed
-            scores[name] = Frozen(settings, parallel.frozen(scorer), scorer, shareable, end)
+            scores[name] = Score(settings, end, scorer, parallel.frozen(scorer), shareable)
     return scores
 
 
 def _require_server(name: str, objective: Objective) -> None:
     """Check that a server gives what the objective reads of a score."""
-    divergences = objective.divergences.items()
-    whole = [column for column, (score, of) in divergences if score == name and of.top is None]
-    for column in sorted({f"{name}_entropy"} & objective.needs.ever) + whole:
+    whole = {c for c, (score, of) in objective.divergences.items() if score == name and not of.top}
+    if columns := sorted(({f"{name}_entropy"} & objective.needs.ever) | whole):
         raise ConfigError(
-            f"the objective reads {column} over the whole vocabulary, and a server gives the "
-            f"log-probs of some tokens: use a local model (scores.{name}.model or "
-            f"scores.{name}.run), or give a divergence `top`, such as top: 20"
+            f"the objective reads {columns[0]} over the whole vocabulary, and a server gives some "
+            f"tokens. Use scores.{name}.model, scores.{name}.run, or a divergence with top: 20"
         )
 
 
@@ -493,10 +443,7 @@ def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
 
 
 def hints_of(
-    config: RunConfig,
-    policy: Policy,
-    read: frozenset[str],
-    problems: Sequence[Problem],
+    config: RunConfig, policy: Policy, read: frozenset[str], problems: Sequence[Problem]
 ) -> Hints | None:
     """What encodes the prompts of scores that have one of their own; None if no score has.
 
@@ -509,32 +456,21 @@ def hints_of(
     Raises:
         ConfigError: a template is wrong, or reads a column that a problem lacks.
     """
-    prompts = {
-        name: score.prompt
-        for name, score in config.scores.items()
-        if score.prompt is not None and name in read
-    }
-    context = prompt_limit(config, policy.model.config, configured=False)
+    scores = config.scores.items()
+    prompts = {name: score.prompt for name, score in scores if score.prompt and name in read}
+    context = prompt_limit(config, policy.model.config, configured=False) or math.inf
 
-    def fill(name: str, problem: Problem, feedback: str = "") -> list[int]:
+    def encoded(name: str, problem: Problem, feedback: str = "") -> list[int]:
         text = fill_template(f"scores.{name}.prompt", prompts[name], problem, feedback)
-        ids = policy.encode(replace(problem, prompt=text))
-        if policy.tokenizer.unk_token_id in ids:
-            raise ConfigError(
-                f"scores.{name}.prompt has characters that the policy's tokenizer does not know: "
-                f"{text[:80]!r}"
-            )
-        return ids
+        return policy.encode(replace(problem, prompt=text))
 
     def hint(name: str, response: Response) -> list[int]:
-        ids = fill(name, response.problem, response.grade.feedback)
-        if context is None or len(ids) <= context:
-            return ids
-        return fill(name, response.problem)  # a feedback that is too long is left out
+        ids = encoded(name, response.problem, response.grade.feedback)
+        # a feedback that is too long is left out
+        return ids if len(ids) <= context else encoded(name, response.problem)
 
     for name, problem in itertools.product(prompts, problems):
-        size = len(fill(name, problem))
-        if context is not None and size > context:
+        if (size := len(encoded(name, problem))) > context:
             raise ConfigError(
                 f"scores.{name}.prompt has {size} tokens for problem {problem.id}; the model's "
                 f"context leaves {context}. Shorten it, or lower sampling.max_tokens"

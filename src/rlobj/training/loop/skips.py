@@ -1,20 +1,11 @@
-"""Updates and steps that change nothing: counted, kept for a second look, and limited."""
+"""Updates and steps that change nothing: counted, and limited."""
 
-import json
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-
-import torch
-from safetensors.torch import save
+from dataclasses import dataclass
 
 from rlobj.base.errors import RunError
-from rlobj.base.files import write_whole
-from rlobj.base.paths import step_name
-from rlobj.objectives.statistics import Comm
-from rlobj.ranks import together
-from rlobj.runs.run_folder import RunFolder
 from rlobj.training.rollouts.sharding import MiniBatch
 
 logger = logging.getLogger(__name__)
@@ -25,15 +16,13 @@ class Skips:
     """Counts updates that were not finite and steps without an update, each in a row.
 
     Attributes:
-        run: the folder nonfinite/ in it holds the mini-batches that were not finite.
-        comm: the process group.
+        rank: of this process.
         limit: the number in a row at which the run stops.
         nonfinite: updates in a row that were not finite.
         idle: steps in a row without an update.
     """
 
-    run: RunFolder
-    comm: Comm
+    rank: int
     limit: int
     nonfinite: int = 0
     idle: int = 0
@@ -49,7 +38,7 @@ class Skips:
     def count_update(
         self, step: int, index: int, batch: MiniBatch, metrics: Mapping[str, float]
     ) -> None:
-        """Count an update. If it was not finite, each rank keeps its part of the mini-batch.
+        """Count an update.
 
         Args:
             step: from 0.
@@ -64,25 +53,14 @@ class Skips:
             self.nonfinite = 0
             return
         self.nonfinite += 1
-        name = f"nonfinite/{step_name(step + 1)}-update-{index + 1}-rank-{self.comm.rank}"
-        named = [field.name for field in fields(batch.table) if field.init]
-        columns = {name: getattr(batch.table, name) for name in named}
-        tensors = {key: c for key, c in columns.items() if isinstance(c, torch.Tensor)}
-        rest = {key: c for key, c in columns.items() if key not in tensors and c is not None}
-        rest["columns"] = {name: column.tolist() for name, column in batch.table.columns.items()}
-        with together(self.comm, "keeping a batch that was not finite"):
-            (self.run.path / "nonfinite").mkdir(exist_ok=True)
-            ids = [(list(prompt), list(response)) for prompt, response in batch.sequences]
-            text = json.dumps({"columns": rest, "sequences": ids})
-            write_whole(self.run.path / f"{name}.json", text.encode())
-            whole = {key: c.detach().cpu().clone().contiguous() for key, c in tensors.items()}
-            write_whole(self.run.path / f"{name}.safetensors", save(whole))
-        name += ".safetensors"
-        logger.warning("step %d: an update was not finite and was skipped; see %s", step + 1, name)
+        ids = [response.id for response in batch.responses]
+        rows = f"responses {ids[0]} to {ids[-1]}" if ids else "no responses"
+        where = f"step {step + 1}, update {index + 1}, rank {self.rank} with {rows}"
+        logger.warning("%s: the update was not finite and was skipped", where)
         if self.nonfinite >= self.limit:
             raise RunError(
                 f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
-                f"row. Lower training.learning_rate. The last batch is in {self.run.path / name}",
+                f"row. Lower training.learning_rate. The last was {where}",
                 finding="update-too-large",
             )
 
@@ -112,8 +90,7 @@ class Skips:
         logger.warning(facts)
         if self.idle >= self.limit:
             raise RunError(
-                f"{self.idle} steps in a row without an update; {facts}. Look at the rewards "
-                f"in {self.run.path / 'samples'}; sampling.dynamic.by=reward keeps every group "
-                "whose rewards differ.",
+                f"{self.idle} steps in a row without an update; {facts}. See the rewards in "
+                "samples/; sampling.dynamic.by=reward keeps every group whose rewards differ",
                 finding=None if metrics["reward/groups"] else "no-signal",
             )

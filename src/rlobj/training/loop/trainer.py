@@ -6,7 +6,6 @@ Each stage adds its numbers to `Trainer.metrics` and its time to the learner's c
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -81,7 +80,6 @@ class Trainer:
         parallel: the processes that share the run.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
-        saved_at: `time.monotonic()` when it was written, or when the steps of this session began.
         begun: findings of the last step that the step before did not have; on the first rank.
         position: of the stream, after the rollout of the last step done.
         initial: the model whose copy the folder of a new run gets; None = it needs none.
@@ -104,7 +102,6 @@ class Trainer:
     conversations: Conversations | None
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
-    saved_at: float = field(default_factory=time.monotonic)
     begun: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -127,7 +124,7 @@ class Trainer:
             exact=config.sampling.max_logprob_gap == "auto",
         )
         self.watch = Watch(config)
-        self.skips = Skips(self.run, self.comm, config.training.max_skipped)
+        self.skips = Skips(self.comm.rank, config.training.max_skipped)
         self.recorder = Recorder(self.run.path, config, self.policy.tokenizer, self.comm)
 
     @property
@@ -198,7 +195,6 @@ class Trainer:
             self.evaluate()
             self.write_metrics()
         self.learner.clock.restart()
-        self.saved_at = time.monotonic()
 
     def repeated(self, work: Callable[[], _Result], *, push: bool = False) -> _Result:
         """Return the result of work with the sampler; if it lost the weights, send them and repeat.
@@ -371,7 +367,7 @@ class Trainer:
         """
         done, settings, comm = self.learner.steps, self.config.checkpoint, self.comm
         due = _due(done, settings.every) or done == self.config.training.steps or self._is_best()
-        if not (due or now or self._is_late()) or done in (0, self.saved):
+        if not (due or now) or done in (0, self.saved):
             return
         state = {
             "step": done,
@@ -387,7 +383,7 @@ class Trainer:
             path = checkpoint.write(
                 self.run, done, self.parallel, self.policy, state, self.learner.scores.lagged
             )
-            self.saved, self.saved_at = done, time.monotonic()
+            self.saved = done
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:
                     best = best_checkpoint(self.run.path) if settings.best else None
@@ -397,18 +393,11 @@ class Trainer:
         for callback in self.callbacks:
             callback.saved(path)
 
-    def _is_late(self) -> bool:
-        """Whether `checkpoint.minutes` have passed since the last checkpoint, on the first rank."""
-        minutes = self.config.checkpoint.minutes
-        if minutes is None:
-            return False
-        return self.comm.broadcast(time.monotonic() - self.saved_at >= 60 * minutes)
-
     def _is_best(self) -> bool:
         """Whether this step's evaluation is better than that of every checkpoint; on all ranks."""
         settings = self.config.checkpoint
         value = self.metrics.get(measure_of([self.metrics]).key, math.nan)
-        if math.isnan(value) or not (settings.best and (settings.every or settings.minutes)):
+        if math.isnan(value) or not (settings.best and settings.every):
             return False
         _, measured = held_out(self.run.path)
         return self.comm.broadcast(all(value > other for other in measured.values()))

@@ -8,9 +8,7 @@ response. Only token ids and log-probs travel; texts stay where they were sample
 
 import heapq
 import itertools
-import math
 from array import array
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +26,7 @@ from rlobj.samplers import Response
 from rlobj.samplers.response import TurnRecord
 from rlobj.scoring.cutting import sequence_length
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.rollouts.rollout import Rollout, rewards_differ
+from rlobj.training.rollouts.rollout import Rollout, has_signal
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
@@ -103,8 +101,7 @@ def shard(
     """This rank's part of a step; called by all ranks together.
 
     The groups of all ranks, in the order of their ids, are cut into `updates_per_step` mini-batches
-    as equal as they can be; one that is empty everywhere is left out. Without `training.balance`,
-    every response stays on the rank that sampled it.
+    as equal as they can be; one that is empty everywhere is left out.
 
     Args:
         rollout: this rank's.
@@ -132,12 +129,12 @@ def shard(
     ranks = comm.gather(local)
     responses = list(itertools.chain(*ranks))
     parts = _parts(responses, config.training.updates_per_step)
-    last = _without_gradient(responses)
     owners = {response.id: rank for rank, held_there in enumerate(ranks) for response in held_there}
-    for part in parts if config.training.balance and comm.size > 1 else ():
-        late = [response.id in last for response in part]
-        shares = spread(list(map(_cost, part)), late, comm.size)
-        owners.update(zip([response.id for response in part], shares, strict=True))
+    for part in parts if comm.size > 1 else ():
+        groups = [list(group) for _, group in itertools.groupby(part, lambda r: r.group)]
+        silent = [not has_signal(group, decoupled=False) for group in groups for _ in group]
+        shares = spread(list(map(_cost, part)), silent, comm.size)
+        owners |= zip([response.id for response in part], shares, strict=True)
     mine = [[r for r in part if owners[r.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
     levels: dict[str, ColumnLevel] = {
@@ -184,7 +181,7 @@ def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
     """The rank of each item, so that sums of costs are as equal as a greedy rule makes them.
 
     The costliest item left goes to the rank with the least so far. The items of `last` come after
-    all others, so that the others are about equal among the ranks by themselves.
+    all others: those of groups without signal, which probably do not go through the model again.
 
     Example:
         >>> spread([4, 3, 3, 2, 2], [False] * 5, 2)
@@ -207,31 +204,13 @@ def _parts(responses: Sequence[Response], updates: int) -> list[list[Response]]:
     return [[r for r in ordered if r.group in part] for part in parts if part]
 
 
-def _without_gradient(responses: Sequence[Response]) -> set[int]:
-    """The ids of responses that are undecided, or in a group of equal rewards.
-
-    They probably have no gradient. They are divided last, so that what is left of an update without
-    them is balanced as well.
-    """
-    rewards: defaultdict[int, set[float]] = defaultdict(set)
-    for response in responses:
-        if not math.isnan(response.reward):
-            rewards[response.group].add(response.reward)
-    signal = {group for group, values in rewards.items() if rewards_differ(frozenset(values))}
-    return {r.id for r in responses if math.isnan(r.reward) or r.group not in signal}
-
-
 def _imbalance(parts: Sequence[Sequence[Response]], owners: Mapping[int, int], ranks: int) -> float:
     """Tokens of the fullest rank over those of the mean rank, both summed over mini-batches."""
-    if ranks == 1:
-        return 1.0
-    fullest = mean = 0.0
-    for part in parts:
-        loads = [0] * ranks
+    loads = numpy.zeros((len(parts), ranks))
+    for part, of_part in zip(parts, loads, strict=True):
         for response in part:
-            loads[owners[response.id]] += _cost(response)
-        fullest, mean = fullest + max(loads), mean + sum(loads) / ranks
-    return fullest / mean if mean else 1.0
+            of_part[owners[response.id]] += _cost(response)
+    return float(loads.max(1).sum() / loads.mean(1).sum())
 
 
 def _table(
