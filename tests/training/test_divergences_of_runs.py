@@ -125,7 +125,7 @@ def test_a_teacher_that_is_the_policy_keeps_the_weights_of_the_start_of_a_step(p
         run_step(trainer)
         assert trainer.metrics["loss/divergence_teacher"] > 0
         assert trainer.metrics["train/grad_norm"] > 0
-        states = learner.scores.teachers.at(torch.arange(1))["teacher_divergence"][1]
+        states = learner.scores.teachers(torch.arange(1))["teacher_divergence"][1]
         assert torch.equal(states.head.weight, before)
         assert not torch.equal(learner.model.get_output_embeddings().weight, before)
 

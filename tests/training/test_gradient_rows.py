@@ -22,8 +22,7 @@ from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring
 from rlobj.settings.scores import ScoreConfig
 from rlobj.training import run_training
-from rlobj.training.loop.gradient_rows import GradientRows
-from rlobj.training.loop.learner import Learner
+from rlobj.training.loop.learner import GradientRows, Learner
 from rlobj.training.loop.scores import Score
 from rlobj.training.parallel import open_parallel
 from rlobj.training.rollouts.rollout import Rollout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +122,11 @@ def test_wrong_columns_are_refused_before_anything_is_read(policy, columns, sect
         config_of(policy, columns, **sections)
 
 
-@pytest.mark.parametrize(
-    ("row", "shown"),
-    [
-        *[({}, "None"), ({"hard": "0.5"}, "'0.5'"), ({"hard": math.nan}, "nan")],
-        ({"hard": 2**53 + 1}, "9007199254740993"),
-    ],
-)
-def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row, shown):
+@pytest.mark.parametrize("row", [{}, {"hard": "half"}, {"hard": 2**53 + 1}])
+def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row):
     rows = [*HARD[:3], {**ROWS[3], **row}]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    message = rf"hard=data: expected a number 'hard' .* got {shown} for problem '\w+', '0,3='"
+    message = r"columns\.hard=data: 'hard' of problem '\w+' is no number"
     config = config_of(policy, {"hard": "data"}, rewards={"kind": "exact"})
     with pytest.raises(DataError, match=message):
         check_functions(ResolvedRun(config, tmp_path))
@@ -145,9 +138,9 @@ def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row,
 @pytest.mark.parametrize(
     ("columns", "rewards", "message"),
     [
-        ("reward", ["many"], r"many returned as the column 'x' 9 values, \[1.* has \d tokens?\."),
-        ("reward", ["wrong"], "Reward .*mine.py:wrong returned as .* 1 value, nan, on problem '"),
-        ("reward", ["none"], "mine.py:none returned as .* 'x' 1 value, None, .*'columns': {'x'"),
+        ("reward", ["many"], r"many returned as the column 'x' 9 values, \[1.* each of \d tokens?"),
+        ("reward", ["wrong"], "mine.py:wrong returned as .* 1 value, nan, on problem '"),
+        ("reward", ["none"], "mine.py:none returned as .* 'x' 1 value, None, .*Expected a finite"),
         ("reward", ["text"], "mine.py:text returned .* expected numbers by name"),
         ("reward", ["large"], r"mine.py:large returned .* whole ones of at most 2\^53"),
         ("mine.py:large_of_tokens", ["good"], "-9007199254740993 is a whole number above"),

@@ -183,13 +183,6 @@ def test_a_file_with_the_name_of_a_preset_is_not_read_in_its_place() -> None:
     assert open_new("grpo").config.preset == "grpo"
 
 
-class Mute:
-    """Has one of a sampler's methods."""
-
-    def sample(self) -> None:
-        """Return no sample."""
-
-
 # Examples.
 
 
@@ -359,7 +352,7 @@ def test_own_problems_and_reward_train_the_embedded_policy():
 
 
 def test_a_character_that_the_embedded_policy_cannot_read_is_named():
-    with pytest.raises(ConfigError, match=r"'What is 1\+2' contains 'Whatis'.*model=NAME"):
+    with pytest.raises(ConfigError, match=r"'What is 1\+2' has .*model=NAME"):
         rlobj.train("grpo", data=[{"prompt": "What is 1+2", "answer": "3"}], out="run")
     assert not Path("run").exists()
 
@@ -369,8 +362,7 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named():
     [
         ({"model": torch.nn.Linear(1, 1)}, "model is a Linear object: pass its tokenizer"),
         ({"model": "embedded", "tokenizer": object()}, "tokenizer= is for a model object"),
-        ({"data": 3}, "data is a int; expected a name, a path, or an iterable of dicts"),
-        ({"data": {"prompt": "1"}}, "data is a dict; expected"),
+        ({"data": {"prompt": "1"}}, "row 1: expected a mapping"),
         ({"data": ["1+1="]}, "'1+1=' is not a file, folder, named data set, benchmark or built-in"),
         ({"data": ["owner/a", "owner/b"]}, "data.source: 'owner/a, owner/b' needs a model"),
         ({"data": [{"answer": "1"}]}, "row 1"),
@@ -379,8 +371,6 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named():
         ({"tools": ["python", 3]}, "tools is 3; expected a list"),
         ({"tools": " calculator, python,"}, "the embedded policy has no chat template"),
         ({"sampler": "transfomers"}, "Did you mean 'transformers'"),
-        ({"sampler": Mute()}, "an rlobj.Sampler: it has no dtype, sync, received, sleep, close"),
-        ({"model": torch.nn.Linear(1, 1), "tokenizer": 3}, "expected a hub id, a folder, or a"),
         ({"settings": ["training.steps=3"]}, "expected a dict such as"),
         ({"settings": [("training.steps", 3)]}, "expected a dict such as"),
         ({"processes": 0}, "expected a whole number of at least 1"),

@@ -16,7 +16,7 @@ from rlobj.rewards import Graded, Grader
 from rlobj.samplers import Response, SamplingSettings, TransformersSampler
 from rlobj.training import Callback, run_training
 from rlobj.training.loop.clock import PHASES, Clock
-from rlobj.training.rollouts.grading import Grading
+from rlobj.training.rollouts.collector import Grading
 
 
 @pytest.fixture

@@ -220,7 +220,5 @@ def whole_rows(config: RunConfig, scorer: PolicyScorer) -> str | None:
     if recomputed or config.training.gradient_checkpointing is True:
         reason = "recomputation (training.gradient_checkpointing) keeps no keys and values"
     if sharing is True and reason:
-        raise ConfigError(
-            f"prompts cannot be shared: {reason}. Expected training.shared_prompts auto or false"
-        )
+        raise ConfigError(f"prompts cannot be shared: {reason}. Use training.shared_prompts=auto")
     return reason if sharing else "training.shared_prompts is false"

@@ -1,11 +1,10 @@
 """What a caller hands in: names, and Python objects in place of what settings would open."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError
 from rlobj.base.targets import object_name, object_text
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Problem
@@ -26,8 +25,6 @@ _SETTINGS = {
     "tools": "environment.tools",
 }
 """The setting that names an argument, or records that it was an object."""
-_SAMPLER = ("dtype", "sample", "sync", "received", "sleep", "close")
-"""The members of a `Sampler` that training uses without conversations."""
 
 
 @dataclass(frozen=True)
@@ -59,45 +56,20 @@ class CallerInputs:
     callbacks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
-        """Check the arguments without using them.
+        """Read the names of tools.
 
         Raises:
-            ConfigError: an argument that is neither a name nor a fitting object.
+            ConfigError: tools are something else; or a model comes without its tokenizer.
         """
         tools = None if self.tools is None else named_tools(self.tools)
         object.__setattr__(self, "tools", tools)
-        local = self.local()
-        require_tokenizer(self.model, self.tokenizer, passed="model" in local)
-        missing = [name for name in _SAMPLER if not hasattr(self.sampler, name)]
-        lacks = f": it has no {', '.join(missing)}" if missing else ""
-        samplers = f"transformers, vllm, vllm-server, or an rlobj.Sampler{lacks}"
-        environments = "a name, 'file.py:Class', or a class or function that makes an environment"
-        rows = "a name, a path, or an iterable of dicts"
-        expected = {
-            "model": (hasattr(self.model, "config"), "a hub id, a folder, or a transformers model"),
-            "tokenizer": (hasattr(self.tokenizer, "decode"), "a transformers tokenizer"),
-            "data": (_are_rows(self.data), rows),
-            "eval_on": (_are_rows(self.eval_on), rows),
-            "reward": (
-                callable(self.reward) or bool(self._functions),
-                "a kind, a mapping with 'kind', 'file.py:function', a function, a dict of "
-                "functions, or a list of mappings with 'name'",
-            ),
-            "sampler": (not missing, samplers),
-            "environment": (callable(self.environment), environments),
-        }
-        for name in [*local, *(["tokenizer"] if "model" in local else [])]:
-            fits, text = expected.get(name, (True, ""))
-            if not fits:
-                kind = type(getattr(self, name)).__name__
-                raise ConfigError(f"{name} is a {kind}; expected {text}")
+        require_tokenizer(self.model, self.tokenizer, passed="model" in self.local())
 
     def layers(self) -> list[Layer]:
         """The settings that name the arguments, one layer an argument."""
-        passed = {name: getattr(self, name) for name in _SETTINGS}
         local, layers = self.local(), []
-        for name, value in passed.items():
-            if value is not None:
+        for name in _SETTINGS:
+            if (value := getattr(self, name)) is not None:
                 settings = _settings(name, value)
                 if name in local and name != "sampler":  # its engine says so
                     settings["objects"] = {name: object_name(value)}
@@ -161,10 +133,6 @@ def _recorded(value: Any) -> str:
     return object_text(object_name(value))
 
 
-def _are_rows(data: Any) -> bool:
-    return isinstance(data, Iterable) and not isinstance(data, Mapping)
-
-
 def _are_sources(data: Any) -> bool:
     """Whether data are several sources, and no rows: these have a question."""
     return isinstance(data, list | tuple) and any(
@@ -178,13 +146,12 @@ def _reward(reward: Any) -> Any:
     if isinstance(reward, Reward):
         return reward.model_dump(mode="json")
     if (several := _entries(reward)) is not None:
-        of = [
+        return [
             {"kind": "custom", **entry, "target": _recorded(entry["target"])}
             if isinstance(entry, Mapping) and callable(entry.get("target"))
             else entry
             for entry in several
         ]
-        return {**reward, "of": of} if _is_several(reward) else of
     if isinstance(reward, Mapping):
         return dict(reward)
     return reward_settings(reward)
@@ -194,9 +161,4 @@ def _entries(reward: Any) -> list[Any] | None:
     """Several rewards as a list of mappings; None = one reward."""
     if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
         return [{"name": name, "target": function} for name, function in reward.items()]
-    of = reward["of"] if _is_several(reward) else reward
-    return list(of) if isinstance(of, list | tuple) else None
-
-
-def _is_several(reward: Any) -> bool:
-    return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)
+    return list(reward) if isinstance(reward, list | tuple) else None

@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
+import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -33,41 +35,88 @@ from rlobj.scoring.cutting import Cut
 from rlobj.scoring.policy_scorer import depends_on_sequence_length
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scoring_pass import CURRENT, scored_columns
-from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, TeachersOf
-from rlobj.training.loop.gradient_rows import GradientRows
 from rlobj.training.loop.scores import Score, Scores
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.rollout import Rollout
-from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, StepBatch, shard
+from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
 
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
 
 _ALL = {"entropy": True, "collision": True, "sensitivity": True}
 
-_COMPARED = 32
-"""Responses of a rollout without any signal that are compared with the policy, per rank."""
 SKIPPED: Metrics = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
 """The metrics of an update that changed nothing because something in it was not finite."""
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """Some responses of a mini-batch, as `Objective.loss` reads them.
+class GradientRows:
+    """The rows of a mini-batch that an update trains on, and the responses they belong to.
 
     Attributes:
-        table: their tokens; log-probs and entropies carry a gradient.
-        rows: its rows in the mini-batch, int [M].
-        trained: False for responses without gradient, whose loss is only measured.
-        last: no further micro-batch with gradient follows.
+        table: the mini-batch.
+        rows: the rows with gradient, bool [N].
+        current: the policy's columns of the table are those of its present weights.
+        cut: a response may be cut after its last row with gradient: no token reads a later one.
     """
 
     table: TokenBatch
     rows: Tensor
-    trained: bool = True
-    last: bool = True
+    current: bool
+    cut: bool
+
+    def trained(self) -> Tensor:
+        """The responses with such rows, bool [B]; all responses if all rows have a gradient."""
+        return self.table.any_by_response(self.rows) | bool(self.rows.all())
+
+    def inputs(
+        self, sequences: Sequences
+    ) -> tuple[list[int], list[tuple[Sequence[int], Sequence[int]]], list[NDArray[numpy.bool_]]]:
+        """What goes through the model: the trained responses, cut after their last such rows.
+
+        Args:
+            sequences: of all responses of the mini-batch.
+
+        Returns:
+            Their numbers, their token ids, and which of their tokens are rows with gradient.
+        """
+        trained, spans = self.trained().nonzero()[:, 0].tolist(), self.table.lengths
+        if self.cut:
+            ends = (self.table.positions + 1) * self.rows
+            spans = torch.zeros_like(spans).scatter_reduce(0, self.table.responses, ends, "amax")
+        rows, starts, spans = self.rows.cpu().numpy(), self.table.starts.tolist(), spans.tolist()
+        inputs = [(sequences[i][0], sequences[i][1][: spans[i]]) for i in trained]
+        return trained, inputs, [rows[starts[i] : starts[i] + spans[i]] for i in trained]
+
+    def places(self, responses: Sequence[int]) -> Tensor:
+        """The rows with gradient of some responses, int [M]."""
+        rows = self.table.rows(responses)
+        return rows[self.rows[rows]]
+
+    def part(self, responses: Sequence[int]) -> Self:
+        """The rows of some responses."""
+        rows = self.rows[self.table.rows(responses)]
+        return replace(self, table=self.table.select(responses, 0), rows=rows)
+
+    def filled(self, scores: dict[str, Tensor]) -> TokenBatch:
+        """The table with the scores of the rows with gradient.
+
+        Current values stay as they are, and only get the gradient of the scores. The rules have
+        read these values, and scores from another micro-batch may be rounded differently.
+        """
+        places = self.rows.nonzero()[:, 0]
+        columns: dict[str, Any] = {}
+        for name, values in scores.items():
+            if len(places) == len(self.rows) and not self.current:
+                columns[name] = values
+                continue
+            column = self.table.column(name, "the update").detach()
+            if self.current:
+                values = column[places] + (values - values.detach())
+            columns[name] = column.index_copy(0, places, values)
+        return self.table.with_columns(columns)
 
 
 class Learner:
@@ -136,12 +185,6 @@ class Learner:
         prepared = scorer, self.scorer
         self.scores = Scores(scores, objective, parallel, prepared, self.forward)
 
-    def set_learning_rate(self) -> float:
-        """Set the learning rate of the next step, and return it."""
-        rate = learning_rate(self.config.training, self.steps)
-        self.parallel.set_learning_rate(rate)
-        return rate
-
     def train_on(self, rollout: Rollout, on_update: OnUpdate = lambda *_: None) -> dict[str, float]:
         """All updates on one rollout; called by all ranks together.
 
@@ -197,13 +240,12 @@ class Learner:
             return None, SKIPPED
         plan = self.plan(phase, batch)
         measured: list[MicroBatchResult] = []
-        for micro in self._micro_batches(phase, batch, plan):
-            part = plan.part(micro.rows)
-            output = phase.loss(micro.table, part, check=False)  # the step below is skipped
-            if micro.trained:
+        for table, rows, last in self._micro_batches(phase, batch, plan):
+            output = phase.loss(table, plan.part(rows), check=False)  # the step below is skipped
+            if last is not None:
                 with self.clock.inside("backward"):
-                    self.parallel.backward(output.loss, last=micro.last)
-            measured.append(MicroBatchResult.of(micro.table, output, micro.rows))
+                    self.parallel.backward(output.loss, last=last)
+            measured.append(MicroBatchResult.of(table, output, rows))
         compared = batch.first and not self._scored
         gap = self._compare_measured(batch, measured) if compared else {}
         with self.clock.inside("forward"), torch.no_grad():
@@ -212,7 +254,7 @@ class Learner:
         with self.clock.inside("optimizer"):
             norm = self.parallel.step(apply=finite and not plan.empty)
         finite = finite and math.isfinite(norm)
-        observed = _observed(phase, batch, plan, self.state, measured)
+        observed = self._observed(phase, batch, plan, measured)
         more = token_metrics(observed, self.comm)
         if not finite or plan.empty:
             more.pop(PREDICTED, None)
@@ -265,8 +307,9 @@ class Learner:
     def _teachers(self, batch: MiniBatch, rows: Callable[[list[int]], Tensor]) -> TeachersOf | None:
         """What gives each forward pass over `rows` of a mini-batch its teachers; None = none is
         needed."""
-        teachers = self.scores.teachers
-        return (lambda part: teachers.at(batch.first_row + rows(part))) if teachers else None
+        if not self.objective.divergences:
+            return None
+        return lambda part: self.scores.teachers(batch.first_row + rows(part))
 
     def _finite(self, table: TokenBatch) -> bool:
         """Whether the policy's columns are finite on all ranks."""
@@ -299,35 +342,37 @@ class Learner:
 
     def _micro_batches(
         self, phase: Objective, batch: MiniBatch, plan: Plan
-    ) -> Iterator[MicroBatch]:
+    ) -> Iterator[tuple[TokenBatch, Tensor, bool | None]]:
         """The mini-batch in parts that fit in memory, each with its forward pass.
 
         Tokens without gradient are left out of the forward passes: the plan has counted them. What
         the caller does with a micro-batch counts as time of the forward pass.
+
+        Yields:
+            The tokens of some responses; their rows in the mini-batch, int [M]; and whether no
+            other part with gradient follows, None for responses whose loss is only measured.
         """
         table, counts = batch.table, self.forward.counts
         if table.logprobs.requires_grad:  # the forward pass of `score` serves the update as well
             counts.add_update(batch.sequences, batch.sequences, len(table))
             with self.clock.inside("forward"):
-                yield MicroBatch(table, torch.arange(len(table), device=table.logprobs.device))
+                yield table, torch.arange(len(table), device=table.logprobs.device), True
             return
         with self.clock.inside("planning"):
             rows = GradientRows(table, self._rows(phase, batch, plan), batch.current, self._can_cut)
         trained, inputs, masks = rows.inputs(batch.sequences)
         counts.add_update(batch.sequences, inputs, int(rows.rows.sum()))
-        columns: dict[str, Any] = (
-            {"entropy": True} if batch.current else _ALL
-        )  # the others are known
+        columns: dict[str, Any] = {"entropy": True} if batch.current else _ALL  # others are known
         teachers = self._teachers(batch, lambda part: rows.places([trained[i] for i in part]))
         passes = self.forward.run(self.scorer, inputs, masks, teachers=teachers, **columns)
         with self.clock.inside("forward"):
             for part, scores, last in passes:
                 responses = [trained[i] for i in part]
                 few = rows.part(responses)
-                yield MicroBatch(few.filled(scores), table.rows(responses), last=last)
-            skipped = rows.skipped()
+                yield few.filled(scores), table.rows(responses), last
+            skipped = (~rows.trained()).nonzero()[:, 0].tolist()
             if batch.current and skipped:  # a loss without gradient may still have a value
-                yield MicroBatch(table.select(skipped, 0), table.rows(skipped), trained=False)
+                yield table.select(skipped, 0), table.rows(skipped), None
 
     def _rows(self, phase: Objective, batch: MiniBatch, plan: Plan) -> Tensor:
         """The tokens that go through the model, bool [N].
@@ -366,27 +411,37 @@ class Learner:
         before, self.state["entropy"] = self.state.get("entropy"), [mean, predicted]
         return {} if before is None else {MEASURED: mean - before[0], PREDICTED: before[1]}
 
-    # The sampler's log-probs beside the policy's.
+    def _observed(
+        self, phase: Objective, batch: MiniBatch, plan: Plan, measured: Sequence[MicroBatchResult]
+    ) -> ObservedUpdate:
+        """What an update read and decided: a view of tensors that it has made anyway.
 
-    def compare_samples(self, rollout: Rollout) -> dict[str, float]:
-        """The gap between sampler and policy on some samples of a rollout without any signal.
-
-        Raises:
-            SamplerGap: fresh samples do not come from the policy.
+        Args:
+            phase: of the objective.
+            batch: the mini-batch as the rules read it.
+            plan: of the update.
+            measured: of the update's micro-batches on this rank.
         """
-        self.clock.start("scoring")
-        samples = rollout.dead[:_COMPARED]
-        sequences = [(response.prompt, response.interleaved) for response in samples]
-        with torch.no_grad():
-            columns = self.forward.columns(self.scorer, sequences, entropy=True)
-        reported = torch.tensor([value for r in samples for value in r.logprobs])
-        gap = self._gap(columns, reported.to(columns["logprobs"]))
-        return {**gap, "train/skipped_updates": 1.0}
+        before = {**self.state, "update": self.state["update"] - 1}
+        if batch.current:
+            columns = {name: getattr(batch.table, name).detach() for name in POLICY}
+        else:
+            nowhere = torch.full_like(batch.table.logprobs, torch.nan)
+            rows = torch.cat([part.rows for part in measured])
+            columns = {
+                name: nowhere.index_copy(
+                    0, rows, torch.cat([part.scores[name] for part in measured])
+                )
+                for name in POLICY
+            }
+        return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns)
+
+    # The sampler's log-probs beside the policy's.
 
     def _compare_measured(
         self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
     ) -> dict[str, float]:
-        """The same of the tokens that went through the model in the first update of a step."""
+        """The gap of the tokens that went through the model in the first update of a step."""
         columns = {name: torch.cat([part.scores[name] for part in measured]) for name in CURRENT}
         sampler = torch.cat([part.sampler_logprobs for part in measured])
         if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):
@@ -412,32 +467,3 @@ class Learner:
             check_gap(gap, settings.max_logprob_gap, self.autocast, first)
             self.state["sampler_gap"] = first or gap["sampler/logprob_gap"]
         return gap
-
-
-def _observed(
-    phase: Objective,
-    batch: MiniBatch,
-    plan: Plan,
-    state: Mapping[str, Any],
-    measured: Sequence[MicroBatchResult],
-) -> ObservedUpdate:
-    """What an update read and decided: a view of tensors that it has made anyway.
-
-    Args:
-        phase: of the objective.
-        batch: the mini-batch as the rules read it.
-        plan: of the update.
-        state: the objective's, after the plan.
-        measured: of the update's micro-batches on this rank.
-    """
-    before = {**state, "update": state["update"] - 1}
-    if batch.current:
-        columns = {name: getattr(batch.table, name).detach() for name in POLICY}
-    else:
-        nowhere = torch.full_like(batch.table.logprobs, torch.nan)
-        rows = torch.cat([part.rows for part in measured])
-        columns = {
-            name: nowhere.index_copy(0, rows, torch.cat([part.scores[name] for part in measured]))
-            for name in POLICY
-        }
-    return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import torch
@@ -10,7 +10,6 @@ import torch
 from rlobj.conversations.environment import ENDS
 from rlobj.conversations.grading import calls_of
 from rlobj.conversations.grading import sums as conversation_sums
-from rlobj.data import ProblemStream
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
 from rlobj.samplers import Response
@@ -18,7 +17,11 @@ from rlobj.training.rollouts.rollout import Rollout, has_signal
 
 
 def rollout_metrics(
-    rollout: Rollout, comm: Comm, names: Sequence[str] = (), decoupled: bool = False
+    rollout: Rollout,
+    comm: Comm,
+    names: Sequence[str] = (),
+    decoupled: bool = False,
+    epochs: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Reward, accuracy and length of all sampled responses, and how many of them are trained on.
 
@@ -31,8 +34,10 @@ def rollout_metrics(
         comm: the process group.
         names: of several rewards.
         decoupled: each of them has an advantage of its own.
+        epochs: of each of several sources.
     """
-    local = [_sums(kind, names, decoupled) for kind in (rollout.responses, rollout.dead)]
+    epochs = epochs or {}
+    local = [_sums(kind, names, decoupled, epochs) for kind in (rollout.responses, rollout.dead)]
     sums = comm.sum(torch.tensor([[*counts.values()] for counts in local], dtype=torch.float64))
     kept, dead = (dict(zip(local[0], values, strict=True)) for values in sums.tolist())
     whole = {name: kept[name] + dead[name] for name in kept}
@@ -63,6 +68,11 @@ def rollout_metrics(
         "sampling/surplus_groups": float(rollout.surplus),
         "tokens/sampled": whole["tokens"],
         "tokens/step": kept["tokens"],
+        **{f"data/{name}/epoch": epoch for name, epoch in epochs.items()},
+        **{
+            f"data/{name}/share": kept[f"data/{name}"] / max(kept["responses"], 1)
+            for name in epochs
+        },
         **(_conversations(whole) if whole["turns"] else {}),
     }
 
@@ -87,19 +97,9 @@ def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def source_metrics(rollout: Rollout, stream: ProblemStream, comm: Comm) -> dict[str, float]:
-    """The epoch of each of several sources, and its share of the responses that are trained on."""
-    epochs = stream.epochs(rollout.stream)
-    if not epochs:
-        return {}
-    counts = Counter(response.problem.source for response in rollout.responses)
-    trained = comm.sum(torch.tensor([float(counts[name]) for name in epochs]))
-    shares = zip(epochs, (trained / trained.sum()).tolist(), strict=True)
-    metrics = {f"data/{name}/epoch": epoch for name, epoch in epochs.items()}
-    return metrics | {f"data/{name}/share": share for name, share in shares}
-
-
-def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) -> dict[str, float]:
+def _sums(
+    responses: Sequence[Response], names: Sequence[str], decoupled: bool, sources: Iterable[str]
+) -> dict[str, float]:
     """Sums over some responses of this rank, by what they count."""
     groups = [list(group) for _, group in groupby(responses, lambda r: r.group)]
     decided = [r for r in responses if not math.isnan(r.reward)]
@@ -132,5 +132,6 @@ def _sums(responses: Sequence[Response], names: Sequence[str], decoupled: bool) 
             f"reward/{name}": sum(r.grade.rewards[k] for r in decided)
             for k, name in enumerate(names)
         },
+        **{f"data/{name}": sum(r.problem.source == name for r in responses) for name in sources},
         **conversation_sums(responses),
     }

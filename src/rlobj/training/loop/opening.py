@@ -134,7 +134,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         trainer = Trainer(
             inputs.callbacks, policy, learner, stream, test, sampler, grader, folder, conversations
         )
-        stack.enter_context(trainer.pipeline)
+        stack.push(trainer.pipeline.end)
         changes = trainer.prepare_folder(newest, run.resumed, stack)
         with together(comm, "opening the trackers"):
             open_trackers(parallel.accelerator, config, folder.path, learner.steps)

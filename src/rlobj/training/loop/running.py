@@ -167,17 +167,15 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
     best = best_checkpoint(run, before=finding.since)
     trust = trust_option(settings_of(trainer.config))
-    advice = f"To go on with the same settings:\n  rlobj resume {run}{trust}"
+    command = f"rlobj resume {run}{trust}"
     if finding.slower:  # the policy now is the one that failed
         start = f"--from {run}@{step_of(best)}{trust}" if best else f"--config {run / CONFIG_FILE}"
-        advice = (
-            "To start again with a lower learning rate:\n"
-            f"  rlobj train {start} --set training.learning_rate={rate:.1g}"
-        )
+        command = f"rlobj train {start} --set training.learning_rate={rate:.1g}"
     return Message(
         f"training.stop_on lists {finding.name}.\n",
         str(finding),
-        f"\nBest checkpoint before step {finding.since}: {best or 'none was saved'}\n{advice}",
+        f"\nBest checkpoint before step {finding.since}: {best or 'none was saved'}"
+        f"\nTo go on:\n  {command}",
     )
 
 

@@ -21,7 +21,6 @@ from rlobj.data.templates import fill_template
 from rlobj.models.hollow import reading
 from rlobj.models.policy import Policy, prompt_limit
 from rlobj.models.scores import frozen, load_score, score_dtype, with_end
-from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean
@@ -124,125 +123,11 @@ class Lagged(Score):
             kept.copy_(self._parallel.share(self._trained[name], read(name)))
 
 
-class Teachers:
-    """Keeps hidden states, or the most likely tokens, of the scores that divergences read.
-
-    Args:
-        divergences: columns of the table; the score and the divergence of each.
-        parallel: the processes.
-        policy: the policy's scorer.
-        forward: makes the forward passes.
-    """
-
-    def __init__(
-        self,
-        divergences: Mapping[str, tuple[str, DivergenceSettings]],
-        parallel: Parallel,
-        policy: PolicyScorer,
-        forward: ForwardPasses,
-    ) -> None:
-        self._divergences, self._parallel = divergences, parallel
-        self._policy, self._forward = policy, forward
-        self._kept: dict[str, TopTokens | States] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._divergences)
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens of the policy's head."""
-        return self._policy.model.get_output_embeddings().out_features
-
-    def top(self, name: str) -> int:
-        """The number of most likely tokens that divergences read of a score; 0 = none."""
-        tops = [d.top or 0 for score, d in self._divergences.values() if score == name]
-        return max(tops, default=0)
-
-    def settings(self, name: str) -> dict[str, Any]:
-        """The settings of `PolicyScorer.forward` with which a score gives what divergences read."""
-        tops = [d.top for score, d in self._divergences.values() if score == name]
-        settings: dict[str, Any] = {"hidden_states": True} if None in tops else {}
-        return settings | ({"top": (self.top(name), self.vocabulary)} if any(tops) else {})
-
-    def keep(self, name: str, score: Score, columns: Mapping[str, Tensor]) -> None:
-        """Keep what a forward pass of a score gave; of the policy itself, with its present head."""
-        states = self._states(score, columns["hidden"]) if "hidden" in columns else None
-        model = score.model or self._policy
-        size = model.model.get_output_embeddings().out_features
-        for column, (read, divergence) in self._divergences.items():
-            if read == name and divergence.top is None:
-                assert states is not None
-                self._kept[column] = states
-            elif read == name:
-                ids, logprobs = columns["top_ids"], columns["top_logprobs"]
-                kept = slice(divergence.top)
-                top = exchanged(ids[:, kept], score.exchange), logprobs[:, kept]
-                self._kept[column] = TopTokens(*top, size)
-
-    def keep_answers(
-        self, name: str, score: Score, answers: Sequence[ServerScore], like: Tensor
-    ) -> None:
-        """Keep the most likely tokens that a server gave.
-
-        Raises:
-            RunError: one of them is no token of the policy, or there are too few.
-        """
-        count = min(self.top(name), self.vocabulary)
-        if not count:
-            return
-        if any(len(s.ids) < count or max(s.ids) >= self.vocabulary for s in answers):
-            raise RunError(
-                f"scores.{name}: the server gave fewer than {count} tokens of the policy's at a "
-                "position. Use a smaller `top`, or a teacher with the policy's vocabulary"
-            )
-        ids = torch.tensor([answer.ids for answer in answers], device=like.device).long()
-        logprobs = torch.tensor([answer.logprobs for answer in answers]).to(like)
-        size = len(answers), count
-        columns = {"top_ids": ids.view(size), "top_logprobs": logprobs.view(size)}
-        self.keep(name, score, columns)
-
-    def at(self, rows: Tensor) -> dict[str, Comparison]:
-        """The divergences at some rows of the step's table, each with its teacher.
-
-        Args:
-            rows: int [M].
-        """
-        return {
-            column: (divergence, self._kept[column].rows(rows))
-            for column, (_, divergence) in self._divergences.items()
-        }
-
-    @torch.no_grad()
-    def _states(self, score: Score, hidden: Tensor) -> States:
-        scorer = score.model or self._policy
-        layer = scorer.model.get_output_embeddings()
-        parameters = [layer.weight, *([] if layer.bias is None else [layer.bias])]
-        if score.model is not None:
-            parameters = [whole(p.detach()) for p in parameters]
-        else:
-            parameters = [self._parallel.full(p) for p in parameters]
-            if layer.weight.requires_grad:  # the next update moves the policy
-                parameters = [p.clone() for p in parameters]
-        if score.exchange:
-            ids = torch.arange(len(parameters[0]), device=hidden.device)
-            parameters = [p[exchanged(ids, score.exchange)] for p in parameters]
-        weight, bias = (*parameters, None)[:2]
-        assert weight is not None
-        with self._forward.arithmetic():  # as the policy's head multiplies
-            head = head_of(hidden, weight, self._forward.temperature, **vars(scorer.shape))
-        return States(hidden, head(weight, bias))
-
-
-def exchanged(ids: Tensor, exchange: Mapping[int, int]) -> Tensor:
-    """Token ids after some of them have changed places; see `Score.exchange`."""
-    changed = ids.clone()
-    for one, other in exchange.items():
-        changed[ids == one] = other
-    return changed
-
-
 class Scores:
     """Gives a rollout's table the columns of all scores that the objective reads.
+
+    It keeps what divergences read of the scores, hidden states or the most likely tokens, until the
+    next step.
 
     Args:
         scores: by name.
@@ -254,7 +139,6 @@ class Scores:
     Attributes:
         all: the scores by name.
         lagged: those whose weights follow the policy.
-        teachers: what divergences read of the scores, kept for a step.
     """
 
     def __init__(
@@ -266,12 +150,12 @@ class Scores:
         forward: ForwardPasses,
     ) -> None:
         self.all, self._parallel, self._forward = scores, parallel, forward
-        self._scorer = policy[1]
+        self._policy, self._scorer = policy
         self.lagged = {n: score for n, score in scores.items() if isinstance(score, Lagged)}
         for lagged in self.lagged.values():
-            lagged.begin(parallel, policy[0].model)
-        self.teachers = Teachers(objective.divergences, parallel, policy[0], forward)
-        self._entropies = {name for name in scores if f"{name}_entropy" in objective.needs.ever}
+            lagged.begin(parallel, self._policy.model)
+        self._divergences, self._read = objective.divergences, objective.needs.ever
+        self._kept: dict[str, TopTokens | States] = {}
 
     def described(self) -> str:
         """The scores in words."""
@@ -283,8 +167,6 @@ class Scores:
 
     def score(self, whole: StepBatch, table: TokenBatch, step: int) -> TokenBatch:
         """The table with the columns of all scores; called by all ranks together.
-
-        What divergences read of the scores is kept in `teachers` until the next step.
 
         Raises:
             RunError: a log-prob of another model is not finite, or a server is lost.
@@ -311,6 +193,17 @@ class Scores:
         """Whether the columns of all scores are finite on this rank."""
         columns = [table.column(score_column(name), "the step") for name in self.all]
         return all(bool(column.isfinite().all()) for column in columns)
+
+    def teachers(self, rows: Tensor) -> dict[str, Comparison]:
+        """The divergences at some rows of the step's table, each with its teacher.
+
+        Args:
+            rows: int [M].
+        """
+        return {
+            column: (divergence, self._kept[column].rows(rows))
+            for column, (_, divergence) in self._divergences.items()
+        }
 
     def follow(self, step: int) -> None:
         """Move the scores that follow the policy, at the end of a step (from 1)."""
@@ -345,20 +238,96 @@ class Scores:
     def _columns(
         self, name: str, score: Score, sequences: Sequences, table: TokenBatch
     ) -> dict[str, Tensor]:
+        tops = [d.top for read, d in self._divergences.values() if read == name]
+        vocabulary = _head_size(self._policy)
+        top = min(max((of or 0 for of in tops), default=0), vocabulary)
+        entropy = f"{name}_entropy" in self._read
         if score.server is not None:
-            columns: dict[str, Tensor] = {}
             with together(self._parallel.comm, f"scoring by scores.{name}", survive=True):
-                scored = score.server.score(sequences, self.teachers.top(name))
-                columns["logprobs"] = torch.tensor([s.logprob for s in scored]).to(table.logprobs)
-                self.teachers.keep_answers(name, score, scored, table.logprobs)
-            return {score_column(name): columns["logprobs"]}
-        settings = {"entropy": name in self._entropies, **self.teachers.settings(name)}
+                answers = score.server.score(sequences, top)
+                columns = _answered(name, answers, (top, vocabulary), table.logprobs)
+                self._keep(name, score, columns)
+                return {score_column(name): columns["logprobs"]}
         with score.weights(), torch.no_grad():
-            scorer = score.scorer or self._scorer
-            columns = self._forward.columns(scorer, sequences, score.shareable, **settings)
-            self.teachers.keep(name, score, columns)
-        entropy = {f"{name}_entropy": columns["entropy"]} if settings["entropy"] else {}
-        return {score_column(name): columns["logprobs"], **entropy}
+            columns = self._forward.columns(
+                score.scorer or self._scorer,
+                sequences,
+                score.shareable,
+                entropy=entropy,
+                hidden_states=None in tops,
+                top=(top, vocabulary) if top else None,
+            )
+            self._keep(name, score, columns)
+        more = {f"{name}_entropy": columns["entropy"]} if entropy else {}
+        return {score_column(name): columns["logprobs"], **more}
+
+    def _keep(self, name: str, score: Score, columns: Mapping[str, Tensor]) -> None:
+        """Keep what divergences read of a score; of the policy itself, with its present head."""
+        states = self._states(score, columns["hidden"]) if "hidden" in columns else None
+        for column, (read, divergence) in self._divergences.items():
+            if read == name and states is not None and divergence.top is None:
+                self._kept[column] = states
+            elif read == name:
+                kept = slice(divergence.top)
+                ids = exchanged(columns["top_ids"][:, kept], score.exchange)
+                size = _head_size(score.model or self._policy)
+                self._kept[column] = TopTokens(ids, columns["top_logprobs"][:, kept], size)
+
+    @torch.no_grad()
+    def _states(self, score: Score, hidden: Tensor) -> States:
+        scorer = score.model or self._policy
+        layer = scorer.model.get_output_embeddings()
+        parameters = [layer.weight, *([] if layer.bias is None else [layer.bias])]
+        if score.model is not None:
+            parameters = [whole(p.detach()) for p in parameters]
+        else:
+            parameters = [self._parallel.full(p) for p in parameters]
+            if layer.weight.requires_grad:  # the next update moves the policy
+                parameters = [p.clone() for p in parameters]
+        if score.exchange:
+            ids = torch.arange(len(parameters[0]), device=hidden.device)
+            parameters = [p[exchanged(ids, score.exchange)] for p in parameters]
+        weight, bias = (*parameters, None)[:2]
+        assert weight is not None
+        with self._forward.arithmetic():  # as the policy's head multiplies
+            head = head_of(hidden, weight, self._forward.temperature, **vars(scorer.shape))
+        return States(hidden, head(weight, bias))
+
+
+def exchanged(ids: Tensor, exchange: Mapping[int, int]) -> Tensor:
+    """Token ids after some of them have changed places; see `Score.exchange`."""
+    changed = ids.clone()
+    for one, other in exchange.items():
+        changed[ids == one] = other
+    return changed
+
+
+def _head_size(scorer: PolicyScorer) -> int:
+    """Tokens of a model's head."""
+    return scorer.model.get_output_embeddings().out_features
+
+
+def _answered(
+    name: str, answers: Sequence[ServerScore], top: tuple[int, int], like: Tensor
+) -> dict[str, Tensor]:
+    """The columns that a server gave, with the k most likely of the first V tokens.
+
+    Raises:
+        RunError: one of these is no token of the policy, or there are too few.
+    """
+    columns = {"logprobs": torch.tensor([answer.logprob for answer in answers]).to(like)}
+    count, vocabulary = top
+    if not count:
+        return columns
+    if any(len(s.ids) < count or max(s.ids) >= vocabulary for s in answers):
+        raise RunError(
+            f"scores.{name}: the server gave fewer than {count} tokens of the policy's at a "
+            "position. Use a smaller `top`, or a teacher with the policy's vocabulary"
+        )
+    ids = torch.tensor([answer.ids for answer in answers], device=like.device).long()
+    logprobs = torch.tensor([answer.logprobs for answer in answers]).to(like)
+    size = len(answers), count
+    return {**columns, "top_ids": ids.view(size), "top_logprobs": logprobs.view(size)}
 
 
 def open_scores(

@@ -30,7 +30,7 @@ def run_step(trainer: Trainer) -> None:
         if trainer.metrics["reward/groups"] > 0:
             trainer.metrics |= learner.train_on(rollout, trainer.after_update)
         else:  # no group has responses that differ in reward
-            trainer.metrics |= learner.compare_samples(rollout)
+            trainer.metrics["train/skipped_updates"] = 1.0
         learner.steps += 1
         learner.scores.follow(learner.steps)
         trainer.record_rollout(rollout)
@@ -64,35 +64,31 @@ def guarded(trainer: Trainer) -> Iterator[None]:
 @contextlib.contextmanager
 def explained(trainer: Trainer) -> Iterator[None]:
     """Inside, errors become RunErrors: the input was right, since steps are being made."""
-    step = trainer.learner.steps  # from 0
+    step, clock = f"step {trainer.learner.steps + 1}", trainer.learner.clock
     try:
         yield
     except RankFailed as error:
-        raise RankFailed(f"step {step + 1}, {trainer.learner.clock.stage}: ", error) from error
+        raise RankFailed(f"{step}, {clock.stage}: ", error) from error
     except RunError:
         raise
     except BatchError as error:
-        trust = trust_option(settings_of(trainer.config))
+        run, trust = nearby(trainer.run.path), trust_option(settings_of(trainer.config))
         raise RunError(
-            f"step {step + 1} failed: ",
+            f"{step} failed: ",
             error,
-            "\nThe same step would fail again. Mend what the error "
-            f"names: a rule or code of yours, which rlobj presets check FILE.yaml{trust} tries, or "
-            f"the reward. Then start anew:\n"
-            f"  rlobj train --from {nearby(trainer.run.path)}{trust} --preset FILE.yaml",
+            "\nMend what the error names: a rule, your code or the reward. Then start anew:\n"
+            f"  rlobj train --from {run}{trust} --preset FILE.yaml",
         ) from error
     except RlobjError as error:
-        raise RunError(f"step {step + 1} failed: ", error) from error
+        raise RunError(f"{step} failed: ", error) from error
     except OSError as error:
-        raise RunError(f"step {step + 1} could not be written: {error}") from error
+        raise RunError(f"{step} could not be written: {error}") from error
     except torch.OutOfMemoryError as error:
         raise RunError(
-            f"step {step + 1} ran out of GPU memory: {error}\nLower training.micro_batch_tokens or "
+            f"{step} ran out of GPU memory: {error}\nLower training.micro_batch_tokens or "
             "sampling.batch_tokens, or use ",
             Setting("training.gradient_checkpointing", True),
-            "; none of them changes results.",
         ) from error
     except RuntimeError as error:  # of a collective in a backward pass, for example
-        stage = trainer.learner.clock.stage
-        error.add_note(f"rank {trainer.comm.rank} was in step {step + 1}, {stage}")
+        error.add_note(f"rank {trainer.comm.rank} was in {step}, {clock.stage}")
         raise

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from rlobj.base.errors import RunError
 from rlobj.base.files import remove
 from rlobj.base.seeds import seed_generators
 from rlobj.conversations.driving import Conversations
@@ -42,16 +43,16 @@ from rlobj.samplers import Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.syncing import Synchronizer
 from rlobj.samplers.types import WeightsLost
 from rlobj.settings.resuming import changed, code_digest, recorded
-from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.run_config import settings_of
 from rlobj.settings.starting import doubts
+from rlobj.settings.training import learning_rate
 from rlobj.training import checkpoint
 from rlobj.training.loop.callbacks import Callback
-from rlobj.training.loop.learner import Learner
-from rlobj.training.loop.metrics import rollout_metrics, source_metrics
-from rlobj.training.loop.skips import Skips
+from rlobj.training.loop.learner import Learner, Metrics
+from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.collector import Collector, Pipeline
-from rlobj.training.rollouts.rollout import Rollout
+from rlobj.training.rollouts.rollout import Rollout, decouples
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.trackers import log_metrics
 
@@ -60,6 +61,85 @@ _PUSHES = 5
 
 logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
+
+
+@dataclass
+class Skips:
+    """Counts updates that were not finite and steps without an update, each in a row.
+
+    Attributes:
+        rank: of this process.
+        limit: the number in a row at which the run stops.
+        nonfinite: updates in a row that were not finite.
+        idle: steps in a row without an update.
+    """
+
+    rank: int
+    limit: int
+    nonfinite: int = 0
+    idle: int = 0
+
+    def state(self) -> dict[str, int]:
+        """The counts, for a checkpoint."""
+        return {"nonfinite": self.nonfinite, "idle": self.idle}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Set the counts that `state` returned."""
+        self.nonfinite, self.idle = state.get("nonfinite", 0), state.get("idle", 0)
+
+    def count_update(self, step: int, index: int, batch: MiniBatch, metrics: Metrics) -> None:
+        """Count an update.
+
+        Args:
+            step: from 0.
+            index: the update in the step, from 0.
+            batch: the mini-batch.
+            metrics: of the update; `train/grad_norm` is NaN if it was not finite.
+
+        Raises:
+            RunError: too many in a row.
+        """
+        if not math.isnan(metrics["train/grad_norm"]):
+            self.nonfinite = 0
+            return
+        self.nonfinite += 1
+        ids = [response.id for response in batch.responses]
+        rows = f"responses {ids[0]} to {ids[-1]}" if ids else "no responses"
+        where = f"step {step + 1}, update {index + 1}, rank {self.rank} with {rows}"
+        logger.warning("%s: the update was not finite and was skipped", where)
+        if self.nonfinite >= self.limit:
+            raise RunError(
+                f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
+                f"row. Lower training.learning_rate. The last was {where}",
+                finding="update-too-large",
+            )
+
+    def count_step(self, step: int, metrics: Metrics) -> None:
+        """Count a step.
+
+        Args:
+            step: from 0.
+            metrics: of the step; `train/updates` is absent if it made none.
+
+        Raises:
+            RunError: too many steps without an update in a row.
+        """
+        if metrics["train/skipped_updates"] < metrics.get("train/updates", 0.0):
+            self.idle = 0
+            return
+        self.idle += 1
+        facts = (
+            f"step {step + 1} changed nothing: {metrics['reward/groups']:.0f} groups kept, "
+            f"{metrics['sampling/dead_groups']:.0f} without signal, "
+            f"{metrics['reward/undecided']:.0f} responses undecided"
+        )
+        logger.warning(facts)
+        if self.idle >= self.limit:
+            raise RunError(
+                f"{self.idle} steps in a row without an update; {facts}. See the rewards in "
+                "samples/; sampling.dynamic.by=reward keeps every group whose rewards differ",
+                finding=None if metrics["reward/groups"] else "no-signal",
+            )
 
 
 @dataclass
@@ -111,7 +191,11 @@ class Trainer:
         self.parallel: Parallel = self.learner.parallel
         depth = config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
-        comm = _second_group(self.comm, config) if depth else self.comm
+        comm = self.comm
+        if depth and comm.size > 1:
+            timeout = timedelta(seconds=config.training.hang_timeout)
+            group = torch.distributed.new_group(backend="gloo", timeout=timeout)
+            comm = ProcessGroup("cpu", group)
         collector = Collector(
             config, self.policy, self.sampler, self.grader, self.stream, comm, self.conversations
         )
@@ -230,7 +314,8 @@ class Trainer:
             RunError: the sampler is lost, or has lost the weights.
         """
         step, clock = self.learner.steps, self.learner.clock
-        rate = self.learner.set_learning_rate()
+        rate = learning_rate(self.config.training, step)
+        self.parallel.set_learning_rate(rate)
         clock.start("sampling")
 
         def take() -> Rollout:
@@ -241,28 +326,21 @@ class Trainer:
 
         rollout = self.repeated(take)
         seconds = rollout.seconds
+        sampling, grading = 0.0, seconds["hidden"]
         if self.config.sampling.async_depth:  # sampled and graded beside the steps before
-            graded = seconds["hidden"] + seconds["grade"]
-            hidden = {"sampling": seconds["sample"], "grading": graded}
+            sampling, grading = seconds["sample"], grading + seconds["grade"]
         else:
             self.sampler.sleep()
             clock.move("sampling", "grading", seconds["grade"])
-            hidden = {"sampling": 0.0, "grading": seconds["hidden"]}
-        names = self.config.rewards.names or ()
-        decoupled = bool(names) and self.config.objective.advantage.decoupled
-        measured = rollout_metrics(rollout, self.comm, names, decoupled)
+        names, epochs = self.config.rewards.names or (), self.stream.epochs(rollout.stream)
+        measured = rollout_metrics(rollout, self.comm, names, decouples(self.config), epochs)
         self.metrics = {"step": step + 1, **measured}
-        self.metrics |= source_metrics(rollout, self.stream, self.comm)
         self.metrics["train/learning_rate"] = rate
-        self.metrics |= {f"time/{phase}_hidden": spent for phase, spent in hidden.items()}
+        self.metrics |= {"time/sampling_hidden": sampling, "time/grading_hidden": grading}
         return rollout
 
     def after_update(
-        self,
-        index: int,
-        batch: MiniBatch,
-        observed: ObservedUpdate | None,
-        metrics: Mapping[str, float],
+        self, index: int, batch: MiniBatch, observed: ObservedUpdate | None, metrics: Metrics
     ) -> None:
         """Count an update, and record it."""
         if observed is not None:
@@ -277,7 +355,7 @@ class Trainer:
             RunError: too many steps without an update in a row.
         """
         done, self.position = self.learner.steps, rollout.stream
-        self.skips.count_step(done - 1, self.metrics, rollout.undecided)
+        self.skips.count_step(done - 1, self.metrics)
         self.metrics.pop("train/updates", None)
         self.metrics |= self.learner.forward.counts.metrics(self.comm)
         with self.learner.clock.inside("writing"):
@@ -405,12 +483,3 @@ class Trainer:
 
 def _due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _second_group(comm: ProcessGroup, config: RunConfig) -> ProcessGroup:
-    """The same ranks in a second process group, on the CPU."""
-    if comm.size == 1:
-        return comm
-    timeout = timedelta(seconds=config.training.hang_timeout)
-    group = torch.distributed.new_group(backend="gloo", timeout=timeout)
-    return ProcessGroup(torch.device("cpu"), group)

@@ -1,10 +1,11 @@
 """Collector: from problems to a rollout, which is groups of graded responses with their columns."""
 
 import functools
-import threading
+import queue
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Self
@@ -12,8 +13,9 @@ from typing import Any, Self
 import torch
 
 from rlobj.base.errors import RunError, Setting
+from rlobj.base.threads import DaemonThreads
 from rlobj.conversations.driving import Conversations
-from rlobj.conversations.grading import turn_rewards
+from rlobj.conversations.grading import grades_of, turn_rewards
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
@@ -23,9 +25,8 @@ from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Response, Sampler, derive_seed
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.sampling import DynamicSampling
-from rlobj.training.rollouts.grading import Grading
 from rlobj.training.rollouts.own_columns import OwnColumns
-from rlobj.training.rollouts.rollout import Rollout, Seconds, has_signal
+from rlobj.training.rollouts.rollout import Rollout, Seconds, decouples, has_signal
 
 
 @dataclass
@@ -88,12 +89,9 @@ class Collector:
             live += self.comm.sum(marks).nonzero().flatten().tolist()
             drawn, used = len(marks), used + 1
         if whole and len(live) < wanted and not dynamic.allow_fewer:
-            enough = 2 * used * wanted // (len(live) or wanted)  # if prompts stay as they were
             raise RunError(
                 f"step {step + 1} needs {wanted:,} groups with a signal, and {used} × {batch:,} "
-                f"prompts gave {len(live):,}. To draw more batches: ",
-                Setting("sampling.dynamic.max_batches", enough),
-                ". To draw only the missing prompts, and to train on the groups that there are: ",
+                f"prompts gave {len(live):,}. Use more sampling.dynamic.max_batches, or ",
                 Setting("sampling.dynamic.whole_batches", False),
             )
         chosen = set(live[:wanted])
@@ -154,15 +152,11 @@ class Collector:
         lengths = torch.tensor([sample.length for sample in samples])
         none = torch.zeros(len(samples), dtype=torch.float64)
         penalties = overlong.shape(none, lengths, longest).tolist()
-        several = bool(self.config.rewards.names)
-        return [
-            replace(
-                grade,
-                reward=grade.reward + penalty,
-                rewards=(*grade.rewards, penalty) if several else (),
-            )
-            for grade, penalty in zip(grades, penalties, strict=True)
-        ]
+        shaped = list[Graded]()
+        for grade, penalty in zip(grades, penalties, strict=True):
+            rewards = (*grade.rewards, penalty) if self.config.rewards.names else ()
+            shaped.append(replace(grade, reward=grade.reward + penalty, rewards=rewards))
+        return shaped
 
     def _live(self, group: Sequence[Response]) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
@@ -172,8 +166,93 @@ class Collector:
         if self.config.sampling.dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2
-        several = self.config.rewards.names is not None
-        return has_signal(group, several and self.config.objective.advantage.decoupled)
+        return has_signal(group, decouples(self.config))
+
+
+class Grading:
+    """The grades of one call of a sampler. A context manager; an error in its block ends grading.
+
+    A thread grades all responses that wait, in one call of the grader. A grade depends on its
+    response alone, so the grades equal those of one call for all.
+
+    Args:
+        grader: an open grader.
+        problems: one problem for each prompt.
+        at_limit: see `EnvironmentSettings.at_limit`.
+
+    Attributes:
+        seconds: time spent on grading after sampling had ended.
+        hidden: seconds spent on grading during sampling.
+    """
+
+    def __init__(
+        self, grader: Grader, problems: Sequence[Problem], at_limit: float | str = "graded"
+    ) -> None:
+        self.seconds = self.hidden = 0.0
+        self._grader = grader
+        self._problems, self._at_limit = problems, at_limit
+        self._waiting: queue.SimpleQueue[tuple[int, list[Response]] | None] = queue.SimpleQueue()
+        self._grades: dict[int, list[Graded]] = {}
+        self._ended = False
+        self._busy = 0.0
+
+    def __enter__(self) -> Self:
+        self._work = DaemonThreads().submit(self._grade_waiting)  # a reward may hang
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._waiting.put(None)
+
+    def done(self, index: int, samples: list[Response]) -> None:
+        """Take the finished samples of a prompt; pass this method to `Sampler.sample`.
+
+        They wait for the others if the grader is batched.
+
+        Raises:
+            Exception: grading failed, so sampling should stop.
+        """
+        if self._work.done():
+            self._work.result()
+        if not self._grader.batched:
+            self._waiting.put((index, samples))
+
+    def finish(self, groups: Sequence[list[Response]]) -> list[list[Graded]]:
+        """Return the grades of all responses, in their order.
+
+        Raises:
+            Exception: grading failed.
+        """
+        start = time.perf_counter()
+        self._waiting.put(None)
+        while not self._work.done():
+            wait([self._work], 1.0)  # a signal that comes just before a wait is handled after it
+        self._work.result()
+        self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
+        self._grade([group for group in enumerate(groups) if group[0] not in self._grades])
+        self.seconds = time.perf_counter() - start
+        return [self._grades[index] for index in range(len(groups))]
+
+    def _grade_waiting(self) -> None:
+        """Grade what waits, in the thread, until None comes."""
+        more = True
+        while more:
+            taken = [self._waiting.get()]
+            while not self._waiting.empty():
+                taken.append(self._waiting.get())
+            more = None not in taken
+            if not self._ended:
+                self._grade([group for group in taken if group is not None])
+
+    def _grade(self, groups: Sequence[tuple[int, list[Response]]]) -> None:
+        """Grade some groups in one call."""
+        start = time.perf_counter()
+        responses = [response for _, group in groups for response in group]
+        problems = [self._problems[index] for index, group in groups for _ in group]
+        graded = grades_of(self._grader, responses, problems, self._at_limit) if responses else []
+        grades = iter(graded)
+        self._grades |= {index: [next(grades) for _ in group] for index, group in groups}
+        self._busy += time.perf_counter() - start
 
 
 class Pipeline:
@@ -187,8 +266,6 @@ class Pipeline:
     One thread samples; `take` starts it, and it ends with its rollout or an error. `settle` waits
     for it, before the weights change.
 
-    A context manager: it waits for the rollout that is being sampled, unless an error ends it.
-
     Args:
         collector: samples and grades a step's rollout with the sampler's present weights.
         depth: steps ahead; 0 = none.
@@ -200,28 +277,20 @@ class Pipeline:
         self._depth = depth
         self._steps = steps
         self._ready: dict[int, Rollout] = {}
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._thread is not None and kind is None:
-            self._thread.join()
+        self._ahead: Future[None] | None = None
 
     def take(self, step: int) -> Rollout:
         """The step's rollout. Sampling of the one `depth` steps later starts in a thread."""
         for ahead in range(step, min(step + max(self._depth, 1), self._steps)):
             if ahead not in self._ready:
-                self._ready[ahead] = self.collector.collect(ahead)
+                self._collect(ahead)
         following = step + self._depth
         if self._depth and following < self._steps:
-            self._thread = threading.Thread(
-                target=self._collect_apart, args=(following,), name="sampling", daemon=True
-            )
-            self._thread.start()
+            self._ahead = DaemonThreads().submit(self._collect, following)
         return self._ready.pop(step)
+
+    def _collect(self, step: int) -> None:
+        self._ready[step] = self.collector.collect(step)
 
     def settle(self) -> None:
         """Wait until nothing is being sampled, so that the sampler's weights may change.
@@ -229,18 +298,14 @@ class Pipeline:
         Raises:
             Exception: the error that stopped the sampling.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.result()
 
-    def _collect_apart(self, step: int) -> None:
-        try:
-            self._ready[step] = self.collector.collect(step)
-        except BaseException as error:
-            self._error = error
+    def end(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for the rollout that is being sampled, unless an error ends the run."""
+        if self._ahead is not None and kind is None:
+            wait([self._ahead])
 
 
 def environment_weight(rewards: Reward) -> float:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 from rlobj.objectives.rewards import differ
 from rlobj.samplers import Response
+from rlobj.settings.run_config import RunConfig
 
 Seconds = defaultdict[str, float]
 """Seconds by purpose: `sample`; `grade` after sampling had ended; `hidden`, grading while sampling
@@ -37,11 +38,10 @@ class Rollout:
     stream: dict[str, Any]
     surplus: int = 0
 
-    @property
-    def undecided(self) -> Counter[str]:
-        """The reasons of responses without a verdict, with their numbers."""
-        grades = [response.grade for response in (*self.responses, *self.dead)]
-        return Counter(grade.reason for grade in grades if grade.undecided)
+
+def decouples(config: RunConfig) -> bool:
+    """Whether each of several rewards has an advantage of its own."""
+    return bool(config.rewards.names) and config.objective.advantage.decoupled
 
 
 def has_signal(group: Sequence[Response], decoupled: bool) -> bool:
