@@ -25,10 +25,11 @@ from benchmarks.harness import Table, asked, cpu_seconds, main
 from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import RunConfig
+from rlobj.training.loop import opening
 from rlobj.training.loop.inputs import CallerInputs
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.new_run import prepared
+from rlobj.training.resolving import RunRequest
 
 VOCABULARY, GROUP, LENGTH, WIDTH, LAYERS = 16384, 8, 64, 256, 4
 RECORDED, OFF, BARE = "recorded", "not recorded", "not observed"
@@ -83,7 +84,7 @@ def unobserved() -> Iterator[None]:
         mock.patch(f"{loop}.learner._ALL", {"entropy": True}),
         mock.patch(f"{loop}.learner.CURRENT", ("logprobs", "entropy")),
         mock.patch("rlobj.runs.loss_metrics.POLICY", ("logprobs",)),
-        mock.patch(f"{loop}.learner._observed", return_value=None),
+        mock.patch(f"{loop}.learner.Learner._observed", return_value=None),
         mock.patch(f"{loop}.learner.token_metrics", return_value={}),
         mock.patch(f"{loop}.learner.Learner.entropy_change", return_value={}),
         mock.patch("rlobj.objectives.objective._find_clauses", return_value=None),
@@ -101,9 +102,9 @@ def answer(case: str, groups: int, steps: int) -> dict[str, list[float]]:
         for variant in variants:
             layer = settings(variant, large, groups, steps)
             config, inputs = open_run(preset, layer, large, groups)
-            opened = open_trainer(config, Path(folder) / variant, inputs)
-            runs[variant] = stack.enter_context(opened)
-        runs[BARE].learner.judge = None
+            request = RunRequest(config, Path(folder) / variant)
+            runs[variant] = stack.enter_context(opening.open_run(request, inputs))
+        runs[BARE].pipeline.collector.judge = None
         for step in range(steps):
             for variant in variants[step % 3 :] + variants[: step % 3]:
                 with unobserved() if variant == BARE else contextlib.nullcontext():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from rlobj.runs.configuration import dump_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.training import TrainingConfig
-from rlobj.training.loop.opening import open_trainer
+from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.opening import open_run
 from rlobj.training.loop.step import run_step
+from rlobj.training.loop.trainer import Trainer
+from rlobj.training.resolving import RunRequest
 
 QUICK = {
     "model.dtype": "float32",
@@ -40,6 +44,13 @@ SCORE = """
 def score(response, answer, **columns):
     return float(response == answer)
 """
+
+
+def open_trainer(
+    config: RunConfig, out: Path, inputs: CallerInputs | None = None, *, resume: bool = False
+) -> AbstractContextManager[Trainer]:
+    """A run that is ready for `run_step`; closed at the end of the `with` block."""
+    return open_run(RunRequest(config, out, resumed=resume), inputs or CallerInputs())
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:

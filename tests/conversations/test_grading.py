@@ -18,8 +18,7 @@ from rlobj.samplers import Response
 from rlobj.samplers.response import ToolUse, TurnRecord
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.metrics import rollout_metrics
-from rlobj.training.rollouts.collector import environment_weight
-from rlobj.training.rollouts.rollout import Rollout
+from rlobj.training.rollouts.collector import Rollout, environment_weight
 
 FAILED = ToolUse("python", "timeout", 2.0)
 TURNS = (

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from runs import same, weights
+from runs import open_trainer, same, weights
 from safetensors.torch import load_file
 from tiny import eight_steps
 
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
+from runs import open_trainer
 from tiny import tiny_config
 
 from rlobj.scoring import PolicyScorer, score_samples
-from rlobj.training.loop.opening import open_trainer
 
 COLUMNS = ("logprobs", "entropy", "collision", "entropy_sensitivity")
 

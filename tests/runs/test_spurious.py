@@ -17,7 +17,7 @@ from rlobj.runs.reading import read_records
 from rlobj.samplers import Response
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.opening import judge
-from rlobj.training.rollouts.rollout import Rollout
+from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import shard
 
 PROBLEM = replace(TASKS["scratchpad"].problems("train")[0], prompt="6+9+3+8=", answer="26")
@@ -43,7 +43,9 @@ def judged(policy, *texts: tuple[str, bool | None], source: str = "scratchpad", 
         return None
     cpu = torch.device("cpu")
     comm = ProcessGroup(cpu)
-    table = shard(responses(tokenizer, *texts), config, comm, cpu, found).table
+    rollout = responses(tokenizer, *texts)
+    marked = [replace(r, columns={"spurious": found(r)}) for r in rollout.responses]
+    table = shard(replace(rollout, responses=marked), config, comm, cpu).table
     return [part.tolist() for part in table.columns["spurious"].split(table.lengths.tolist())]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import metrics, ranks, write_config
+from runs import metrics, open_trainer, ranks, write_config
 from safetensors.torch import load_file, save_file
 from tiny import save_tiny_policy, tiny_config
 from torch import Tensor
@@ -21,7 +21,6 @@ from rlobj.objectives.functional import divergence
 from rlobj.runs.tables import read_tables
 from rlobj.training import run_training
 from rlobj.training.loop.inputs import CallerInputs
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.new_run import prepared
 

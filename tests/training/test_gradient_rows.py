@@ -25,7 +25,7 @@ from rlobj.training import run_training
 from rlobj.training.loop.learner import GradientRows, Learner
 from rlobj.training.loop.scores import Score
 from rlobj.training.parallel import open_parallel
-from rlobj.training.rollouts.rollout import Rollout
+from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import StepBatch
 
 PHASES = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, metrics, optimizer_of
+from runs import distance, metrics, open_trainer, optimizer_of
 from tiny import tiny_config
 from torch import Tensor
 
@@ -21,9 +21,8 @@ from rlobj.runs.sampler_metrics import sampler_gap
 from rlobj.scoring import score_samples
 from rlobj.settings.run_config import RunConfig
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.rollouts.rollout import Rollout
+from rlobj.training.rollouts.collector import Rollout
 
 
 def config_of(policy: Path, preset: str = "grpo", **sections: Any) -> RunConfig:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import distance, optimizer_of
+from runs import distance, open_trainer, optimizer_of
 from tiny import tiny_config
 
 import rlobj
@@ -17,9 +17,8 @@ from rlobj.base.errors import ConfigError
 from rlobj.scoring import score_samples
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
-from rlobj.training.rollouts.rollout import Rollout
+from rlobj.training.rollouts.collector import Rollout
 
 
 def config_of(policy: Path, preset: str = "dapo-loss", **sections: Any) -> RunConfig:

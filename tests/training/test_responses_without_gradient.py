@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from runs import distance, metrics, weights
+from runs import distance, metrics, open_trainer, weights
 from tiny import tiny_config
 
 from rlobj import Objective, TokenBatch
 from rlobj.objectives.penalties import KL, EntropyBonus, Penalty, ProxyKL
 from rlobj.objectives.surrogates import Clip, Reinforce, Surrogate, Switch
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 

@@ -7,15 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runs import distance, metrics, ranks, weights, write_config
+from runs import distance, metrics, open_trainer, ranks, weights, write_config
 from tiny import tiny_config
 
 import rlobj
-from rlobj.base.errors import ConfigError
 from rlobj.training import run_training
 from rlobj.training.loop.forward import whole_rows
 from rlobj.training.loop.inputs import CallerInputs
-from rlobj.training.loop.opening import open_trainer
 
 SHARED, WHOLE = {"shared_prompts": True}, {"shared_prompts": False}
 ENVIRONMENT = {"target": f"{__name__}:Numbers", "max_turns": 3}
@@ -141,11 +139,10 @@ def test_recomputation_keeps_whole_rows_and_says_why(policy, tmp_path):
         assert reference.shareable is False
 
 
-def test_a_model_that_cannot_share_prompts_is_refused_where_they_always_are(policy):
+def test_a_model_that_cannot_share_prompts_has_whole_rows(policy):
     scorer: Any = SimpleNamespace(model=None, unshareable="it is recurrent")
-    with pytest.raises(ConfigError, match="prompts cannot be shared: it is recurrent"):
-        whole_rows(config_of(policy, "stapo", SHARED), scorer)
-    assert whole_rows(config_of(policy, "stapo", {}), scorer) == "it is recurrent"
+    for training in (SHARED, {}):
+        assert whole_rows(config_of(policy, "stapo", training), scorer) == "it is recurrent"
 
 
 def test_a_resumed_run_may_change_how_prompts_are_computed(policy, tmp_path):

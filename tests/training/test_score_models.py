@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from runs import ROWS, ROWS_TEMPLATE, make_steps, metrics, ranks, same, weights, write_config
+from runs import (
+    ROWS,
+    ROWS_TEMPLATE,
+    make_steps,
+    metrics,
+    open_trainer,
+    ranks,
+    same,
+    weights,
+    write_config,
+)
 from safetensors.torch import load_file, save_file
 from tiny import save_tiny_policy, tiny_config
 
@@ -23,7 +33,6 @@ from rlobj.runs.tables import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training
 from rlobj.training.loop.inputs import CallerInputs
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.new_run import prepared
 
@@ -173,12 +182,8 @@ def test_a_prompt_may_have_the_feedback_of_the_reward(policy, tmp_path):
     inputs = CallerInputs(reward=graded)
     with open_trainer(config, tmp_path / "run", inputs) as trainer:
         rollout = trainer.collect()
-        hints = trainer.learner.hints
-        assert hints is not None
-        texts = [
-            trainer.policy.tokenizer.decode(hints(each)["hinted"]) for each in rollout.responses
-        ]
-        for each, text in zip(rollout.responses, texts, strict=True):
+        for each in rollout.responses:
+            text = trainer.policy.tokenizer.decode(each.score_prompts["hinted"])
             row = next(row for row in rows if row["prompt"] == each.problem.prompt)
             assert text == f"{row['prompt']}{len(each.text)},{row['more']},"
 

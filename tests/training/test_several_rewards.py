@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pyarrow.parquet as parquet
 import pytest
-from runs import metrics
+from runs import metrics, open_trainer
 from tiny import eight_steps
 
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.runs.configuration import read_run_config
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 
 FUNCTIONS = '''
 def small(response, answer, **columns):

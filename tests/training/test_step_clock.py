@@ -141,7 +141,7 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
 def test_a_grader_that_fails_ends_sampling_and_the_call():
     with Grading(Slow(), ["p", "q"]) as grading:
         grading.done(0, [sample("x")])
-        forked.wait_until(lambda: grading._error)
+        forked.wait_until(lambda: grading._work.done())
         with pytest.raises(RunError, match="cannot grade x"):
             grading.done(1, [sample("1")])
     with Grading(Slow(), ["p"]) as grading:

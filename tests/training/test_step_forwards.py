@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from forked import call_in_ranks
+from runs import open_trainer
 from tiny import save_tiny_policy, tiny_config
 
 from rlobj.scoring import score_samples
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 RULES_READ_THE_POLICY = {"archer", "lp-reg", "stapo"}

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import pytest
+from runs import open_trainer
 from tiny import tiny_config
 
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.loop.trainer import Trainer
 

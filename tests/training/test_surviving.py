@@ -16,7 +16,7 @@ from typing import ClassVar
 import pytest
 import torch
 from forked import wait_until
-from runs import finish, make_steps, metrics, program, same, weights, write_config
+from runs import finish, make_steps, metrics, open_trainer, program, same, weights, write_config
 from safetensors.torch import load_file
 from screens import printed, shows
 from tiny import eight_steps, tiny_config
@@ -26,7 +26,6 @@ from rlobj.objectives.surrogates import Surrogate
 from rlobj.runs.checkpoints import checkpoints, newest_checkpoint
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 from rlobj.training.resumed_run import open_resumed
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 from forked import call_in_ranks
-from runs import make_steps, metrics, same, weights
+from runs import make_steps, metrics, open_trainer, same, weights
 from tiny import eight_steps, save_tiny_policy
 
 import rlobj
@@ -25,7 +25,6 @@ from rlobj.runs.sessions import read_stop
 from rlobj.samplers import TransformersSampler
 from rlobj.samplers.types import WaitEnded, WeightsLost
 from rlobj.training import Callback, CallerInputs, run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.running import Interrupts
 from rlobj.training.loop.step import run_step
 from rlobj_cli.screen.errors import exit_code

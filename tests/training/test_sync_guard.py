@@ -7,13 +7,13 @@ tests/samplers/test_weights.py has the message of every fault.
 from __future__ import annotations
 
 import pytest
+from runs import open_trainer
 
 from rlobj.base.errors import RunError
 from rlobj.settings.building import build_config
 from rlobj.settings.presets import load_preset
 from rlobj.settings.profiles import PROFILES
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]

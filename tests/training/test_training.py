@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from runs import distance, same, weights
+from runs import distance, open_trainer, same, weights
 from safetensors.torch import load_file
 from tiny import WITHOUT_SCORES, tiny_config
 
@@ -30,7 +30,6 @@ from rlobj.settings.presets import load_preset, preset_names
 from rlobj.settings.run_config import ModelConfig
 from rlobj.settings.training import TrainingConfig, learning_rate
 from rlobj.training import Callback, CallerInputs, run_training
-from rlobj.training.loop.opening import open_trainer
 from rlobj.training.loop.step import run_step
 
 

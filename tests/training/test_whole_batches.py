@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import metrics, same, weights
+from runs import metrics, open_trainer, same, weights
 from tiny import tiny_config
 
 import rlobj
@@ -16,7 +16,6 @@ from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.sessions import read_changes, read_stop
 from rlobj.settings.run_config import RunConfig
 from rlobj.training import run_training
-from rlobj.training.loop.opening import open_trainer
 
 STEPS, SEED = 5, 4
 
@@ -87,8 +86,7 @@ def test_too_few_groups_stop_the_run_after_a_checkpoint_and_more_batches_continu
     begins = rf"step {fails + 1} needs 4 groups with a signal, and {cap} × 6 prompts gave ([1-3])\."
     found = re.match(begins, message)
     assert found is not None
-    assert f" sampling.dynamic.max_batches={8 * cap // int(found[1])}." in message
-    assert ": sampling.dynamic.whole_batches=false" in message
+    assert f" sampling.dynamic.max_batches={2 * cap} or sampling.dynamic.whole_b" in message
     assert RunFolder(run).steps_saved() == fails
     stop = read_stop(run)
     assert stop is not None

@@ -108,6 +108,8 @@ def doubts(config: RunConfig) -> Iterator[str]:
             "are used without a correction; use ",
             Setting("objective.mismatch", "{kind: truncate}"),
         )
+    if config.sampling.dynamic and config.objective.scores_alone:
+        yield "sampling.dynamic has no effect: the objective reads a score, and no reward"
     for name in config.scores:
         if name not in config.objective.read_scores:
             yield f"scores.{name} is not computed: the objective does not read it"

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import largest
 from rlobj.scoring import PolicyScorer
@@ -209,16 +208,10 @@ class ForwardPasses:
 
 def whole_rows(config: RunConfig, scorer: PolicyScorer) -> str | None:
     """Why each response's prompt goes through the model with it, in words; None if prompts can be
-    shared.
-
-    Raises:
-        ConfigError: `training.shared_prompts` is true, and they cannot.
-    """
+    shared."""
     sharing, reason = config.training.shared_prompts, scorer.unshareable
     names = ("is_activation_checkpointing", "is_gradient_checkpointing")  # newer versions first
     recomputed = next((getattr(scorer.model, n) for n in names if hasattr(scorer.model, n)), False)
     if recomputed or config.training.gradient_checkpointing is True:
         reason = "recomputation (training.gradient_checkpointing) keeps no keys and values"
-    if sharing is True and reason:
-        raise ConfigError(f"prompts cannot be shared: {reason}. Use training.shared_prompts=auto")
     return reason if sharing else "training.shared_prompts is false"

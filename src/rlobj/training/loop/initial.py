@@ -79,12 +79,9 @@ class InitialPolicy:
 
         If ranks store shards, the weights may still be in their files.
         """
-        config = self._config
-        adapter = weights = None
-        if checkpoint is not None and config.model.lora is not None:
-            adapter = checkpoint / "adapter"
-        elif checkpoint is not None:
-            weights = str(checkpoint / "model")
+        config, lora = self._config, self._config.model.lora
+        adapter = checkpoint / "adapter" if checkpoint and lora else None
+        weights = str(checkpoint / "model") if checkpoint and not lora else None
         if self._passed is None:
             policy = load_policy(
                 config.model,
@@ -99,9 +96,8 @@ class InitialPolicy:
             if weights is not None:
                 self._original = copy.deepcopy(policy.model)
                 policy.model.load_state_dict(load_model(config.model, weights).state_dict())
-            if config.model.lora is not None:
-                model = with_adapters(policy.model, config.model.lora, adapter)
-                policy = replace(policy, model=model)
+            if lora is not None:
+                policy = replace(policy, model=with_adapters(policy.model, lora, adapter))
         policy.model.to(self._device).train()  # recomputing activations needs training mode
         if config.training.gradient_checkpointing:
             policy.recompute_activations()

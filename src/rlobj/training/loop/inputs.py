@@ -80,8 +80,7 @@ class CallerInputs:
         """The arguments that only this process has: no configuration can name them."""
         named = {
             "data": _are_sources(self.data),
-            "reward": not (callable(self.reward) or self._functions)
-            and (isinstance(self.reward, Mapping | Reward) or _entries(self.reward) is not None),
+            "reward": not (callable(self.reward) or self._functions),
             "tools": all(isinstance(tool, str) for tool in self.tools or ()),
         }
         return [
@@ -119,9 +118,8 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
     if name == "data" and _are_sources(value):
         return nested(_SETTINGS[name], list(value))
     if name == "tools":
-        return nested(
-            _SETTINGS[name], [tool if isinstance(tool, str) else _recorded(tool) for tool in value]
-        )
+        named = [tool if isinstance(tool, str) else _recorded(tool) for tool in value]
+        return nested(_SETTINGS[name], named)
     if isinstance(value, str | Path):
         return nested(_SETTINGS[name], str(value))
     kinds = {"sampler": "object", "environment": _recorded(value), "model": _recorded(value)}

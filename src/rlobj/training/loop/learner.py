@@ -39,8 +39,8 @@ from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, TeachersOf
 from rlobj.training.loop.scores import Score, Scores
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.rollout import Rollout
-from rlobj.training.rollouts.sharding import Hints, Judge, MiniBatch, Sequences, StepBatch, shard
+from rlobj.training.rollouts.collector import Rollout
+from rlobj.training.rollouts.sharding import MiniBatch, Sequences, StepBatch, shard
 
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
@@ -134,8 +134,6 @@ class Learner:
     Attributes:
         steps: steps done.
         state: the objective's controllers, and "update", the number of updates done.
-        judge: finds spurious tokens, for the record; None = the task cannot say.
-        hints: encodes the prompts of scores that have one of their own; None = no score has.
         forward: makes the forward passes, and counts their tokens.
         scores: gives tables the columns of scores.
     """
@@ -159,16 +157,10 @@ class Learner:
             eps=training.adam_epsilon,
             fused=training.fused or None,
         )
-        self.config = config
-        self.objective = objective
-        self.parallel = parallel
-        self.comm = parallel.comm
-        self.model = scorer.model
-        self.autocast = autocast
+        self.config, self.objective, self.parallel = config, objective, parallel
+        self.comm, self.model, self.autocast = parallel.comm, scorer.model, autocast
         self.clock = clock or Clock(device=parallel.device)
         self.steps = 0
-        self.judge: Judge | None = None
-        self.hints: Hints | None = None
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
         self._compared = False
         self._can_cut = not depends_on_sequence_length(self.model.config)
@@ -268,10 +260,7 @@ class Learner:
         """This rank's part of the rollout, in mini-batches of whole groups."""
         self.clock.start("scoring")
         with self.clock.inside("other"):
-            device = self.parallel.device
-            return shard(
-                rollout, self.config, self.comm, device, self.judge, self.hints, step=self.steps
-            )
+            return shard(rollout, self.config, self.comm, self.parallel.device, self.steps)
 
     def score(self, whole: StepBatch) -> TokenBatch:
         """The table of a step with the columns that the objective reads from the policy.
@@ -438,10 +427,24 @@ class Learner:
 
     # The sampler's log-probs beside the policy's.
 
+    def compare_samples(self, rollout: Rollout) -> dict[str, float]:
+        """The gap between sampler and policy on some samples of a rollout without any signal.
+
+        Raises:
+            SamplerGap: fresh samples do not come from the policy.
+        """
+        self.clock.start("scoring")
+        samples = rollout.dead[:32]
+        sequences = [(response.prompt, response.interleaved) for response in samples]
+        with torch.no_grad():
+            columns = self.forward.columns(self.scorer, sequences, entropy=True)
+        reported = torch.tensor([value for r in samples for value in r.logprobs])
+        return self._gap(columns, reported.to(columns["logprobs"]))
+
     def _compare_measured(
         self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
     ) -> dict[str, float]:
-        """The gap of the tokens that went through the model in the first update of a step."""
+        """The same of the tokens that went through the model in the first update of a step."""
         columns = {name: torch.cat([part.scores[name] for part in measured]) for name in CURRENT}
         sampler = torch.cat([part.sampler_logprobs for part in measured])
         if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):

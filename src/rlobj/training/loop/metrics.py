@@ -13,7 +13,7 @@ from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
 from rlobj.samplers import Response
-from rlobj.training.rollouts.rollout import Rollout, has_signal
+from rlobj.training.rollouts.collector import Rollout, has_signal
 
 
 def rollout_metrics(

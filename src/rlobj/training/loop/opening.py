@@ -4,13 +4,11 @@
 """
 
 import contextlib
-import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,22 +53,9 @@ from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
 from rlobj.training.parallel.environment import launched
 from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
+from rlobj.training.rollouts.collector import Judge
 from rlobj.training.rollouts.own_columns import OwnColumns
-from rlobj.training.rollouts.sharding import Judge
 from rlobj.training.trackers import close_trackers, open_trackers, require_trackers
-
-logger = logging.getLogger(__name__)
-
-
-def open_trainer(
-    config: RunConfig,
-    out: Path | str,
-    inputs: CallerInputs = CallerInputs(),  # noqa: B008
-    *,
-    resume: bool = False,
-) -> contextlib.AbstractContextManager[Trainer]:
-    """`open_run` of a configuration; the arguments are those of `run_training`."""
-    return open_run(RunRequest(config, Path(out), resumed=resume), inputs)
 
 
 @contextlib.contextmanager
@@ -93,7 +78,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         parallel = _open_parallel(config, accelerator, stack)
         opening = partial(_opening, inputs.callbacks, comm)
         with opening("loading the problems"):
-            train, test, note = run.problems
+            train, test, _ = run.problems
             OwnColumns(config).check(train)
             check_named(config.environment, inputs.passed("environment"), inputs.tools)
             if config.model.name is None and inputs.passed("model") is None:
@@ -103,10 +88,9 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
             grader.check([*train, *test])
             refuse_unknown_accuracy(config, grader.says_right)
         initial = InitialPolicy(config, inputs, parallel, stack)
-        newest = None
         with together(comm, "reading the checkpoint"):
-            if run.resumed and comm.rank == 0:
-                newest = newest_sound(folder.path, set_aside=True)
+            resumes = run.resumed and comm.rank == 0
+            newest = newest_sound(folder.path, set_aside=True) if resumes else None
         newest = comm.broadcast(newest)
         objective = config.resolved_objective()
         with opening("loading the model"):
@@ -124,8 +108,6 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
                 scorer = PolicyScorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
-        learner.hints = hints
-        learner.judge = judge(config, inputs, policy.tokenizer)
         with opening("opening the sampler"):
             sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial)
             if sampler is not inputs.sampler:
@@ -134,12 +116,14 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         trainer = Trainer(
             inputs.callbacks, policy, learner, stream, test, sampler, grader, folder, conversations
         )
+        collector = trainer.pipeline.collector
+        collector.hints, collector.judge = hints, judge(config, inputs, policy.tokenizer)
         stack.push(trainer.pipeline.end)
         changes = trainer.prepare_folder(newest, run.resumed, stack)
         with together(comm, "opening the trackers"):
             open_trackers(parallel.accelerator, config, folder.path, learner.steps)
         stack.callback(close_trackers, parallel.accelerator)
-        trainer.start(_facts(trainer, run, size, note, changes))
+        trainer.start(_facts(trainer, run, size, changes))
         yield trainer
 
 
@@ -294,11 +278,7 @@ def _conversations(
 
 
 def _facts(
-    trainer: Trainer,
-    run: ResolvedRun,
-    size: str,
-    note: str,
-    changes: Mapping[str, tuple[Any, Any]],
+    trainer: Trainer, run: ResolvedRun, size: str, changes: Mapping[str, tuple[Any, Any]]
 ) -> dict[str, str]:
     """What the run works with, in short texts by name.
 
@@ -306,7 +286,6 @@ def _facts(
         trainer: the run.
         run: its settings and what was chosen.
         size: of the model.
-        note: why there are no held-out problems, or not all.
         changes: settings that a resumed run has changed.
     """
     config, parallel, policy = trainer.config, trainer.parallel, trainer.policy
@@ -324,13 +303,12 @@ def _facts(
         "policy": f"{name}, {size}",
         **stored_as(policy.source),
         "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out"
-        + note,
+        + run.problems.note,
         "device": ", ".join(device),
         "prompts": f"computed once per response: {whole_rows}"
         if whole_rows
         else f"computed once for all responses{saving}",
         "sampler": config.sampling.engine + (f", {counted(depth, 'step')} ahead" if depth else ""),
-        "scores": trainer.learner.scores.described(),
         "run": str(nearby(trainer.run.path)),
         "chosen": run.chosen,
     }

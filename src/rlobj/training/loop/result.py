@@ -1,5 +1,6 @@
 """What a training run returns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -40,16 +41,12 @@ class TrainingResult:
         Raises:
             RunError: the run has no checkpoint, because it made no step.
         """
-        if self.passed is not None:
-            return self.passed[0].eval()
-        return load_model(read_run_config(self.path).model, str(self._folder)).eval()
+        return self.passed[0].eval() if self.passed else self._loaded(load_model).eval()
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of `model`."""
-        if self.passed is not None:
-            return self.passed[1]
-        return load_tokenizer(read_run_config(self.path).model, str(self._folder))
+        return self.passed[1] if self.passed else self._loaded(load_tokenizer)
 
     @property
     def best_checkpoint(self) -> Path | None:
@@ -57,9 +54,8 @@ class TrainingResult:
         right; the earliest of equals, None if none of the run's checkpoints was evaluated."""
         return best_checkpoint(self.path)
 
-    @property
-    def _folder(self) -> Path:
+    def _loaded(self, load: Callable[..., Any]) -> Any:
         newest = newest_checkpoint(self.path)
         if newest is None:
             raise RunError(f"{self.path} has no checkpoint yet, so there is no trained model")
-        return newest / "model"
+        return load(read_run_config(self.path).model, str(newest / "model"))

@@ -112,8 +112,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._signalled_at = 0.0
-        self._deferring = False
+        self._signalled_at, self._deferring = 0.0, False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:

@@ -36,7 +36,8 @@ from rlobj.settings.scores import ScoreConfig
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer, whole
-from rlobj.training.rollouts.sharding import Hints, Sequences, StepBatch
+from rlobj.training.rollouts.collector import Hints
+from rlobj.training.rollouts.sharding import Sequences, StepBatch
 
 
 @dataclass(eq=False)
@@ -156,14 +157,6 @@ class Scores:
             lagged.begin(parallel, self._policy.model)
         self._divergences, self._read = objective.divergences, objective.needs.ever
         self._kept: dict[str, TopTokens | States] = {}
-
-    def described(self) -> str:
-        """The scores in words."""
-        settings = {name: score.settings for name, score in self.all.items()}
-        return ", ".join(
-            f"{name} ({of.server or of.run or of.model or 'the model before training'})"
-            for name, of in settings.items()
-        )
 
     def score(self, whole: StepBatch, table: TokenBatch, step: int) -> TokenBatch:
         """The table with the columns of all scores; called by all ranks together.

@@ -30,7 +30,7 @@ def run_step(trainer: Trainer) -> None:
         if trainer.metrics["reward/groups"] > 0:
             trainer.metrics |= learner.train_on(rollout, trainer.after_update)
         else:  # no group has responses that differ in reward
-            trainer.metrics["train/skipped_updates"] = 1.0
+            trainer.metrics |= {**learner.compare_samples(rollout), "train/skipped_updates": 1.0}
         learner.steps += 1
         learner.scores.follow(learner.steps)
         trainer.record_rollout(rollout)

@@ -6,6 +6,7 @@ Each stage adds its numbers to `Trainer.metrics` and its time to the learner's c
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -51,8 +52,7 @@ from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.learner import Learner, Metrics
 from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.parallel import Parallel
-from rlobj.training.rollouts.collector import Collector, Pipeline
-from rlobj.training.rollouts.rollout import Rollout, decouples
+from rlobj.training.rollouts.collector import Collector, Pipeline, Rollout, decouples
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.trackers import log_metrics
 
@@ -64,87 +64,8 @@ _Result = TypeVar("_Result")
 
 
 @dataclass
-class Skips:
-    """Counts updates that were not finite and steps without an update, each in a row.
-
-    Attributes:
-        rank: of this process.
-        limit: the number in a row at which the run stops.
-        nonfinite: updates in a row that were not finite.
-        idle: steps in a row without an update.
-    """
-
-    rank: int
-    limit: int
-    nonfinite: int = 0
-    idle: int = 0
-
-    def state(self) -> dict[str, int]:
-        """The counts, for a checkpoint."""
-        return {"nonfinite": self.nonfinite, "idle": self.idle}
-
-    def restore(self, state: Mapping[str, int]) -> None:
-        """Set the counts that `state` returned."""
-        self.nonfinite, self.idle = state.get("nonfinite", 0), state.get("idle", 0)
-
-    def count_update(self, step: int, index: int, batch: MiniBatch, metrics: Metrics) -> None:
-        """Count an update.
-
-        Args:
-            step: from 0.
-            index: the update in the step, from 0.
-            batch: the mini-batch.
-            metrics: of the update; `train/grad_norm` is NaN if it was not finite.
-
-        Raises:
-            RunError: too many in a row.
-        """
-        if not math.isnan(metrics["train/grad_norm"]):
-            self.nonfinite = 0
-            return
-        self.nonfinite += 1
-        ids = [response.id for response in batch.responses]
-        rows = f"responses {ids[0]} to {ids[-1]}" if ids else "no responses"
-        where = f"step {step + 1}, update {index + 1}, rank {self.rank} with {rows}"
-        logger.warning("%s: the update was not finite and was skipped", where)
-        if self.nonfinite >= self.limit:
-            raise RunError(
-                f"log-probs, loss or gradient were not finite in {self.nonfinite} updates in a "
-                f"row. Lower training.learning_rate. The last was {where}",
-                finding="update-too-large",
-            )
-
-    def count_step(self, step: int, metrics: Metrics) -> None:
-        """Count a step.
-
-        Args:
-            step: from 0.
-            metrics: of the step; `train/updates` is absent if it made none.
-
-        Raises:
-            RunError: too many steps without an update in a row.
-        """
-        if metrics["train/skipped_updates"] < metrics.get("train/updates", 0.0):
-            self.idle = 0
-            return
-        self.idle += 1
-        facts = (
-            f"step {step + 1} changed nothing: {metrics['reward/groups']:.0f} groups kept, "
-            f"{metrics['sampling/dead_groups']:.0f} without signal, "
-            f"{metrics['reward/undecided']:.0f} responses undecided"
-        )
-        logger.warning(facts)
-        if self.idle >= self.limit:
-            raise RunError(
-                f"{self.idle} steps in a row without an update; {facts}. See the rewards in "
-                "samples/; sampling.dynamic.by=reward keeps every group whose rewards differ",
-                finding=None if metrics["reward/groups"] else "no-signal",
-            )
-
-
-@dataclass
 class Trainer:
-    """A run that is open. `open_trainer` opens it from its settings and the caller's objects.
+    """A run that is open. `open_run` opens it from its settings and the caller's objects.
 
     Attributes:
         callbacks: receive the events.
@@ -158,6 +79,7 @@ class Trainer:
         conversations: draws responses of several turns; None = a response is one turn.
         config: the run.
         parallel: the processes that share the run.
+        comm: their process group.
         metrics: of the step in progress.
         saved: the step of the newest checkpoint; -1 = none.
         begun: findings of the last step that the step before did not have; on the first rank.
@@ -166,7 +88,7 @@ class Trainer:
         digests: of code and problems, by the names of their changes.
         pipeline: the rollouts in the order of their steps; a context manager, to be entered.
         synchronizer: gives the sampler the policy's weights.
-        skips: counts updates and steps that changed nothing.
+        failures: updates that were not finite, and steps without an update, each in a row.
         recorder: what updates did to tokens, in records/ and tables/.
         watch: checks the metrics of each step; on the first rank.
     """
@@ -182,6 +104,7 @@ class Trainer:
     conversations: Conversations | None
     metrics: dict[str, Any] = field(default_factory=dict)
     saved: int = -1
+    failures: Counter[str] = field(default_factory=Counter)
     begun: list[Finding] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -191,7 +114,7 @@ class Trainer:
         self.parallel: Parallel = self.learner.parallel
         depth = config.sampling.async_depth
         # Rollouts ahead are sampled in a thread; its exchanges need a process group of their own.
-        comm = self.comm
+        self.comm = comm = self.parallel.comm
         if depth and comm.size > 1:
             timeout = timedelta(seconds=config.training.hang_timeout)
             group = torch.distributed.new_group(backend="gloo", timeout=timeout)
@@ -208,13 +131,7 @@ class Trainer:
             exact=config.sampling.max_logprob_gap == "auto",
         )
         self.watch = Watch(config)
-        self.skips = Skips(self.comm.rank, config.training.max_skipped)
         self.recorder = Recorder(self.run.path, config, self.policy.tokenizer, self.comm)
-
-    @property
-    def comm(self) -> ProcessGroup:
-        """The process group."""
-        return self.parallel.comm
 
     def _digests(self, settings: Mapping[str, Any]) -> dict[str, str]:
         """Digests of what may be edited before the run is resumed, by the names of such changes."""
@@ -240,7 +157,7 @@ class Trainer:
             state = read_state(newest)
             learner.steps = self.saved = state.step
             learner.state = state.objective
-            self.skips.restore(state.failures)
+            self.failures.update(state.failures)
             self.stream.restore(state.stream)
             self.position = self.stream.state()
             checkpoint.restore_optimizer(newest, self.parallel, self.policy.model)
@@ -342,11 +259,30 @@ class Trainer:
     def after_update(
         self, index: int, batch: MiniBatch, observed: ObservedUpdate | None, metrics: Metrics
     ) -> None:
-        """Count an update, and record it."""
+        """Record an update, and count it if it was not finite: `train/grad_norm` is NaN.
+
+        Raises:
+            RunError: too many in a row.
+        """
         if observed is not None:
             with self.learner.clock.inside("writing"):
                 self.recorder.update(self.learner.steps + 1, index, observed)
-        self.skips.count_update(self.learner.steps, index, batch, metrics)
+        if not math.isnan(metrics["train/grad_norm"]):
+            self.failures["nonfinite"] = 0
+            return
+        self.failures["nonfinite"] += 1
+        ids = [response.id for response in batch.responses]
+        rows = f"responses {ids[0]} to {ids[-1]}" if ids else "no responses"
+        where = (
+            f"step {self.learner.steps + 1}, update {index + 1}, rank {self.comm.rank} with {rows}"
+        )
+        logger.warning("%s: the update was not finite and was skipped", where)
+        if self.failures["nonfinite"] >= self.config.training.max_skipped:
+            raise RunError(
+                f"log-probs, loss or gradient were not finite in {self.failures['nonfinite']} "
+                f"updates in a row. Lower training.learning_rate. The last was {where}",
+                finding="update-too-large",
+            )
 
     def record_rollout(self, rollout: Rollout) -> None:
         """Count and record the step, and write its sample table if it is due.
@@ -355,8 +291,11 @@ class Trainer:
             RunError: too many steps without an update in a row.
         """
         done, self.position = self.learner.steps, rollout.stream
-        self.skips.count_step(done - 1, self.metrics)
-        self.metrics.pop("train/updates", None)
+        updates = self.metrics.pop("train/updates", 0.0)
+        if self.metrics["train/skipped_updates"] < updates:
+            self.failures["idle"] = 0
+        else:
+            self._count_idle()
         self.metrics |= self.learner.forward.counts.metrics(self.comm)
         with self.learner.clock.inside("writing"):
             self.recorder.end_step(done)
@@ -365,6 +304,23 @@ class Trainer:
                 responses = [*rollout.responses, *rollout.dead]
                 kept = len(rollout.responses)
                 write_samples(self.run.path, done, responses, kept, self.comm, names)
+
+    def _count_idle(self) -> None:
+        """Count a step without an update."""
+        self.failures["idle"] += 1
+        metrics = self.metrics
+        facts = (
+            f"step {metrics['step']} changed nothing: {metrics['reward/groups']:.0f} groups kept, "
+            f"{metrics['sampling/dead_groups']:.0f} without signal, "
+            f"{metrics['reward/undecided']:.0f} responses undecided"
+        )
+        logger.warning(facts)
+        if self.failures["idle"] >= self.config.training.max_skipped:
+            raise RunError(
+                f"{self.failures['idle']} steps in a row without an update; {facts}. See the "
+                "rewards in samples/; sampling.dynamic.by=reward keeps groups of unequal rewards",
+                finding=None if metrics["reward/groups"] else "no-signal",
+            )
 
     def sync(self) -> None:
         """The policy's weights into the sampler, when nothing is sampled ahead any more.
@@ -451,7 +407,7 @@ class Trainer:
             "step": done,
             "objective": self.learner.state,
             "stream": self.position,
-            "failures": self.skips.state(),
+            "failures": self.failures,
             "strategy": self.parallel.strategy,
             "processes": comm.size,
             "settings": settings_of(self.config),

@@ -1,10 +1,11 @@
 """Collector: from problems to a rollout, which is groups of graded responses with their columns."""
 
 import functools
+import math
 import queue
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,6 +19,7 @@ from rlobj.conversations.driving import Conversations
 from rlobj.conversations.grading import grades_of, turn_rewards
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
+from rlobj.objectives.rewards import differ
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.rewards import Graded, Grader, Reward
@@ -26,7 +28,61 @@ from rlobj.samplers import Response, Sampler, derive_seed
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.sampling import DynamicSampling
 from rlobj.training.rollouts.own_columns import OwnColumns
-from rlobj.training.rollouts.rollout import Rollout, Seconds, decouples, has_signal
+
+Judge = Callable[[Response], Sequence[float]]
+"""A response -> 1 for each spurious token and 0 for each other one, NaN = not judged."""
+
+Hints = Callable[[Response], Mapping[str, Sequence[int]]]
+"""A response -> the prompt ids of each score that has a prompt of its own."""
+
+Seconds = defaultdict[str, float]
+"""Seconds by purpose: `sample`; `grade` after sampling had ended; `hidden`, grading while sampling
+went on."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """This rank's responses of one step.
+
+    Attributes:
+        responses: whole groups, one after another.
+        dead: responses of the groups that dynamic sampling left out.
+        batches: batches of prompts that dynamic sampling took (1 without it).
+        seconds: time of this process by purpose.
+        stream: the position of the problem stream after it.
+        surplus: groups of all ranks with a signal that were left out: the step had enough.
+    """
+
+    responses: list[Response]
+    dead: list[Response]
+    batches: int
+    seconds: Seconds
+    stream: dict[str, Any]
+    surplus: int = 0
+
+
+def decouples(config: RunConfig) -> bool:
+    """Whether each of several rewards has an advantage of its own."""
+    return bool(config.rewards.names) and config.objective.advantage.decoupled
+
+
+def has_signal(group: Sequence[Response], decoupled: bool) -> bool:
+    """Whether the rewards of a group's decided responses differ.
+
+    Args:
+        group: its responses.
+        decoupled: each of several rewards has an advantage of its own, and one that differs is
+            enough.
+    """
+    decided = [r for r in group if not math.isnan(r.reward)]
+    columns = [r.grade.rewards if decoupled else (r.reward,) for r in decided]
+    return any(rewards_differ(frozenset(column)) for column in zip(*columns, strict=True))
+
+
+@functools.lru_cache(1 << 12)
+def rewards_differ(rewards: frozenset[float]) -> bool:
+    """Whether decided rewards differ by more than rounding."""
+    return differ(torch.tensor(list(rewards), dtype=torch.float64))
 
 
 @dataclass
@@ -43,6 +99,8 @@ class Collector:
         stream: the endless order of training problems, the same on all ranks.
         comm: the process group.
         conversations: draws responses of several turns; None = a response is one turn.
+        judge: finds spurious tokens, for the column `spurious`; None = the task cannot say.
+        hints: encodes the prompts of scores that have one of their own; None = no score has.
     """
 
     config: RunConfig
@@ -52,6 +110,8 @@ class Collector:
     stream: ProblemStream
     comm: Comm
     conversations: Conversations | None = None
+    judge: Judge | None = None
+    hints: Hints | None = None
 
     def collect(self, step: int) -> Rollout:
         """The step's groups with rewards; with dynamic sampling only groups with a signal.
@@ -84,21 +144,24 @@ class Collector:
             marks = torch.zeros(drawn + len(problems))
             with together(self.comm, "collecting responses", survive=True):
                 for group in self._groups(step, numbered, seconds):
-                    marks[group[0].group] = sampling.dynamic is None or self._live(group)
+                    marks[group[0].group] = sampling.dynamic is None or self._live(
+                        group, dynamic.by
+                    )
                     responses += group
             live += self.comm.sum(marks).nonzero().flatten().tolist()
             drawn, used = len(marks), used + 1
         if whole and len(live) < wanted and not dynamic.allow_fewer:
             raise RunError(
                 f"step {step + 1} needs {wanted:,} groups with a signal, and {used} × {batch:,} "
-                f"prompts gave {len(live):,}. Use more sampling.dynamic.max_batches, or ",
+                f"prompts gave {len(live):,}. Use ",
+                Setting("sampling.dynamic.max_batches", 2 * used),
+                " or ",
                 Setting("sampling.dynamic.whole_batches", False),
             )
         chosen = set(live[:wanted])
         kept = [response for response in responses if response.group in chosen]
         dead = [response for response in responses if response.group not in chosen]
-        state = self.stream.state()
-        return Rollout(kept, dead, used, seconds, state, surplus=len(live) - len(chosen))
+        return Rollout(kept, dead, used, seconds, self.stream.state(), len(live) - len(chosen))
 
     def _groups(
         self, step: int, problems: Sequence[tuple[int, Problem]], seconds: Seconds
@@ -123,18 +186,19 @@ class Collector:
         responses: list[Response] = []
         for i, (sample, grade) in enumerate(zip(samples, grades, strict=True)):
             group, problem = problems[i // size]
-            responses.append(
-                replace(
-                    sample,
-                    id=group * size + i % size,
-                    group=group,
-                    problem=problem,
-                    grade=grade,
-                    turn_rewards=turn_rewards(sample.turns, grade.reward, weight),
-                )
+            response = replace(
+                sample,
+                id=group * size + i % size,
+                group=group,
+                problem=problem,
+                grade=grade,
+                turn_rewards=turn_rewards(sample.turns, grade.reward, weight),
             )
-        if self.config.columns:
-            responses = [replace(r, columns=self._columns.of(r)) for r in responses]
+            columns = self._columns.of(response)
+            if self.judge is not None:
+                columns["spurious"] = self.judge(response)
+            hints = {} if self.hints is None else self.hints(response)
+            responses.append(replace(response, columns=columns, score_prompts=hints))
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
@@ -158,12 +222,11 @@ class Collector:
             shaped.append(replace(grade, reward=grade.reward + penalty, rewards=rewards))
         return shaped
 
-    def _live(self, group: Sequence[Response]) -> bool:
+    def _live(self, group: Sequence[Response], by: str) -> bool:
         """Whether the decided responses of a group differ, in accuracy or in reward."""
-        assert self.config.sampling.dynamic is not None
         if self.config.objective.scores_alone:
             return True
-        if self.config.sampling.dynamic.by == "accuracy":
+        if by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2
         return has_signal(group, decouples(self.config))
@@ -189,12 +252,10 @@ class Grading:
         self, grader: Grader, problems: Sequence[Problem], at_limit: float | str = "graded"
     ) -> None:
         self.seconds = self.hidden = 0.0
-        self._grader = grader
-        self._problems, self._at_limit = problems, at_limit
+        self._grader, self._problems, self._at_limit = grader, problems, at_limit
         self._waiting: queue.SimpleQueue[tuple[int, list[Response]] | None] = queue.SimpleQueue()
         self._grades: dict[int, list[Graded]] = {}
-        self._ended = False
-        self._busy = 0.0
+        self._ended, self._busy = False, 0.0
 
     def __enter__(self) -> Self:
         self._work = DaemonThreads().submit(self._grade_waiting)  # a reward may hang
@@ -273,9 +334,7 @@ class Pipeline:
     """
 
     def __init__(self, collector: Collector, depth: int, steps: int) -> None:
-        self.collector = collector
-        self._depth = depth
-        self._steps = steps
+        self.collector, self._depth, self._steps = collector, depth, steps
         self._ready: dict[int, Rollout] = {}
         self._ahead: Future[None] | None = None
 

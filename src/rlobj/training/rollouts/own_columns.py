@@ -44,7 +44,7 @@ class OwnColumns:
                     column_value(problem.extra[name])
 
     def of(self, response: Response) -> dict[str, ColumnValue]:
-        """The value of each column of a graded response: one, or one for each of its tokens.
+        """The value of each column of a response: one, or one for each of its tokens.
 
         Raises:
             RunError: a function failed; or a value is missing or not finite although the response

@@ -9,7 +9,7 @@ response. Only token ids and log-probs travel; texts stay where they were sample
 import heapq
 import itertools
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,21 +21,15 @@ from rlobj.base.errors import RunError, Setting, counted
 from rlobj.objectives.rules.columns import ColumnLevel
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup
-from rlobj.rewards import Graded, Reward
+from rlobj.rewards import Graded
 from rlobj.samplers import Response
 from rlobj.samplers.response import TurnRecord
 from rlobj.scoring.cutting import sequence_length
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.rollouts.rollout import Rollout, has_signal
+from rlobj.training.rollouts.collector import Rollout, has_signal
 
 Sequences = Sequence[tuple[Sequence[int], Sequence[int]]]
 """(prompt ids, response ids) of each response."""
-
-Judge = Callable[[Response], Sequence[float]]
-"""A response -> 1 for each spurious token and 0 for each other one, NaN = not judged."""
-
-Hints = Callable[[Response], Mapping[str, Sequence[int]]]
-"""A response -> the prompt ids of each score that has a prompt of its own."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +88,6 @@ def shard(
     config: RunConfig,
     comm: ProcessGroup,
     device: torch.device,
-    judge: Judge | None = None,
-    hints: Hints | None = None,
     step: int = 0,
 ) -> StepBatch:
     """This rank's part of a step; called by all ranks together.
@@ -108,25 +100,13 @@ def shard(
         config: of the run; names and weighs several rewards.
         comm: the process group.
         device: where the table goes.
-        judge: finds spurious tokens; the table then has the column `spurious` of its own: 1 or 0,
-            NaN = not judged.
-        hints: encodes the prompts of scores.
         step: steps that were trained before.
 
     Raises:
         RunError: l0 is the sampler's log-prob, and the sampler does not know one; on all ranks.
     """
     local = rollout.responses
-    if comm.size > 1 or judge is not None or hints is not None:  # else nothing travels
-        local = [
-            without_texts(
-                response,
-                columns={**response.columns, **({"spurious": judge(response)} if judge else {})},
-                score_prompts=hints(response) if hints else {},
-            )
-            for response in rollout.responses
-        ]
-    ranks = comm.gather(local)
+    ranks = comm.gather([*map(without_texts, local)] if comm.size > 1 else local)
     responses = list(itertools.chain(*ranks))
     parts = _parts(responses, config.training.updates_per_step)
     owners = {response.id: rank for rank, held_there in enumerate(ranks) for response in held_there}
@@ -137,13 +117,15 @@ def shard(
         owners |= zip([response.id for response in part], shares, strict=True)
     mine = [[r for r in part if owners[r.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
-    levels: dict[str, ColumnLevel] = {
-        name: config.objective.columns.get(name, "token") for name in config.columns
-    }
-    levels |= {"spurious": "token"} if judge else {}
-    table = _table(held, config.rewards, device, levels, step)
+    table = _table(held, config, device, step, responses[0].columns if responses else ())
     if config.training.old_logprobs == "sampler":
-        _require_logprobs(responses)
+        unknown = sum(int((~numpy.isfinite(response.logprobs)).sum()) for response in responses)
+        if unknown:
+            raise RunError(
+                f"training.old_logprobs=sampler: the sampler knows no log-prob of "
+                f"{counted(unknown, 'token')} of this step. Use ",
+                Setting("training.old_logprobs", "policy"),
+            )
         table = table.replace(old_logprobs=table.sampler_logprobs)
     return StepBatch(
         table=table,
@@ -153,23 +135,11 @@ def shard(
     )
 
 
-def _require_logprobs(responses: Sequence[Response]) -> None:
-    """Check that the sampler knows the log-prob of every token."""
-    unknown = sum(int((~numpy.isfinite(response.logprobs)).sum()) for response in responses)
-    if unknown:
-        raise RunError(
-            f"training.old_logprobs=sampler takes l0 from the sampler, which knows no log-prob of "
-            f"{counted(unknown, 'token')} of this step. Use ",
-            Setting("training.old_logprobs", "policy"),
-        )
-
-
-def without_texts(response: Response, **changes: Any) -> Response:
+def without_texts(response: Response) -> Response:
     """What other ranks need of a response."""
     turns = tuple(TurnRecord(turn.size, "", turn.observed) for turn in response.turns)
     grade = Graded(response.reward, None, "", None, response.grade.rewards)
-    bare = replace(response, text="", turns=turns, problem=None, grade=grade)
-    return replace(bare, **changes)
+    return replace(response, text="", turns=turns, problem=None, grade=grade)
 
 
 def _cost(response: Response) -> int:
@@ -214,14 +184,10 @@ def _imbalance(parts: Sequence[Sequence[Response]], owners: Mapping[int, int], r
 
 
 def _table(
-    held: Sequence[Response],
-    rewards: Reward,
-    device: torch.device,
-    levels: Mapping[str, ColumnLevel],
-    step: int,
+    held: Sequence[Response], config: RunConfig, device: torch.device, step: int, own: Iterable[str]
 ) -> TokenBatch:
-    """The tokens of this rank's responses; `levels` has the columns besides rlobj's."""
-    names = rewards.names
+    """The tokens of this rank's responses, with these columns besides rlobj's."""
+    rewards, names, levels = config.rewards, config.rewards.names, config.objective.columns
     values = [response.grade.rewards or (response.reward,) for response in held]
     values = torch.tensor(values, dtype=torch.float64).reshape(len(held), len(names or [""]))
     flat = array("f")
@@ -247,7 +213,7 @@ def _table(
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
         sampler_logprobs=logprobs,
-        columns={name: _column(held, name, level) for name, level in levels.items()},
+        columns={name: _column(held, name, levels.get(name, "token")) for name in own},
         **by_turn,
     )
 
