@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import math
 import re
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from graded import VERDICTS, graded
@@ -16,9 +16,8 @@ from graded import VERDICTS, graded
 from rlobj.data import Problem
 from rlobj.evaluation.comparing import EvaluationComparison, compare_benchmark
 from rlobj.evaluation.graded import GradedBenchmark
-from rlobj.evaluation.report.page import kept_texts, write_page
+from rlobj.evaluation.report.page import verdict, write_page
 from rlobj.evaluation.report.results import results_json, results_markdown
-from rlobj.reporting.pages import script_safe
 
 ABOUT = {
     "model": "some/model",
@@ -148,43 +147,27 @@ def test_the_page_refers_to_no_other_file_and_its_policy_names_its_scripts(page:
 
 
 def test_the_page_holds_verdicts_and_texts(page: str) -> None:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
-    assert found is not None
-    benchmarks = json.loads(found[1])["benchmarks"]
-    assert [problem["verdicts"] for problem in benchmarks[0]["problems"]] == [
+    cells = re.findall(r"<span class=cells>(.*?)</span>", page)
+    assert ["".join(re.findall(r"cell (.)'", each)) for each in cells[:3]] == [
         "rrwu",
         "rwww",
         "rrrr",
     ]
-    texts = re.search(r'id="texts-2-0">(.*?)</script>', page)
-    assert texts is not None
-    assert json.loads(texts[1]) == [f"{HOSTILE} 0.0", f"{HOSTILE} 0.1"]
+    assert "</i>right <small>9</small>" in page
+    text = html.escape(HOSTILE).replace("\ud800", "\\ud800")
+    assert re.findall(r"<div class=text>(.*?)</div>", page)[-2:] == [f"{text} 0.0", f"{text} 0.1"]
 
 
 def test_a_page_over_budget_keeps_the_first_responses_of_every_problem(tmp_path: Path) -> None:
-    each = len(script_safe("text 0.0"))
-    kept, count, total = kept_texts(ENTRIES, budget=8 * each)
-    assert (count, total) == (8, 15)
-    assert kept[0, 0] == ["text 0.0", "text 0.1"]
-    assert kept[0, 2] == ["text 2.0"]
-    assert kept[1, 2] == ["text 2.0"]
-    write_page(tmp_path / "report.html", ENTRIES, {}, budget=8 * each)
-    assert "texts of 8 of 15 responses" in (tmp_path / "report.html").read_text("utf-8")
+    whole = len("<div class=text>text 0.0</div>")
+    write_page(tmp_path / "report.html", ENTRIES, {}, budget=8 * whole)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "texts of 8 of 15 responses" in page
+    kept = ["0.0", "0.1", "1.0", "1.1", "2.0", "0.0", "1.0", "2.0"]
+    assert re.findall(r"<div class=text>text (.*?)</div>", page) == kept
 
 
-def wrong_without_an_answer(*finishes: Literal["stop", "length"]) -> GradedBenchmark:
-    """One problem, wrong every time and without an answer."""
-    wrong = {"correct": False, "answer": None, "text": "?", "tokens": 3}
-    samples = [{**wrong, "finish": finish} for finish in finishes]
-    whole = graded(Problem("1", "Q?", "4"), *samples)
-    return GradedBenchmark("set", (whole,), {"problems": 1, "samples": len(finishes)})
-
-
-def test_the_page_says_which_responses_a_verdict_counts(tmp_path: Path) -> None:
-    write_page(tmp_path / "cut.html", [wrong_without_an_answer("length", "length", "stop")], {})
-    cut = (tmp_path / "cut.html").read_text(encoding="utf-8")
-    assert "</span>truncated <small>2</small>" in cut
-    assert "</span>ended without an answer <small>1</small>" in cut
-    assert "with an answer or without" in cut
-    write_page(tmp_path / "whole.html", [wrong_without_an_answer("stop")], {})
-    assert "with an answer or without" not in (tmp_path / "whole.html").read_text(encoding="utf-8")
+def test_a_response_that_was_cut_and_is_not_right_is_truncated() -> None:
+    wrong = {"correct": False, "answer": None}
+    cut, ended = graded(Problem("1", "", "4"), {**wrong, "finish": "length"}, wrong).responses
+    assert (verdict(cut), verdict(ended)) == ("t", "n")

@@ -1,25 +1,26 @@
 """`report.html`, one file: problems, samples, responses, without a network."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.files import packaged, write_whole
 from rlobj.conversations.environment import ENDS
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
+from rlobj.evaluation.measures import number
 from rlobj.evaluation.report.results import facts, flat, reading_notes, results_table, shared
 from rlobj.reporting import visible
-from rlobj.reporting.pages import definition_list, fill, html_table, render_page, script_safe
+from rlobj.reporting.pages import definition_list, fill, html_table, render_page
 from rlobj.samplers import Response
 from rlobj.samplers.response import TurnRecord
 
 _asset = partial(packaged, "rlobj.evaluation.report")
 TEXT_BUDGET = 40_000_000
-"""Bytes of responses that a page holds; a browser still opens it at once."""
+"""Characters of responses that a page holds; a browser still opens it at once."""
 VERDICTS = {
     "r": "right",
     "w": "wrong",
@@ -28,9 +29,8 @@ VERDICTS = {
     "u": "undecided",
     "g": "graded, without a verdict",
 }
-"""Letter in the data -> verdict."""
-Said = str | list[dict[str, str]]
-"""A response; of a conversation, the `text`, `observation` and `note` of each turn."""
+"""Class in the page -> verdict."""
+FINISHES = {"stop": "stopped", "length": "cut at the limit"}
 
 
 def write_page(
@@ -46,86 +46,127 @@ def write_page(
         path: the file, `report.html` for instance.
         benchmarks: what was evaluated.
         about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
-        budget: bytes of responses in the page. It holds all verdicts, and the texts of the first
-            responses of all problems; it says what is left out.
+        budget: characters of responses in the page. It holds all verdicts, and the texts of the
+            first responses of all problems; it says what is left out.
 
     Raises:
         RunError: the disk refused.
     """
     common = shared([flat(benchmark.settings) for benchmark in benchmarks])
-    texts, kept, total = kept_texts(benchmarks, budget)
+    texts, notes = _texts_that_fit(benchmarks, budget), reading_notes(benchmarks)
+    counts = Counter(verdict(r) for benchmark in benchmarks for r in benchmark.responses)
+    if len(texts) < counts.total():
+        notes.append(
+            f"The page holds the texts of {len(texts):,} of {counts.total():,} responses, the "
+            "first ones of each problem. The other texts are in samples.jsonl."
+        )
     title = str(about.get("model", "evaluation"))
+    names, rows = results_table(benchmarks)
+    links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
+    links[len(benchmarks) :] = names[len(benchmarks) + 1 :]  # the mean has no section
+    sections = [_section(i, each, common, texts) for i, each in enumerate(benchmarks)]
     parts = {
         "title": escape(title),
         "facts": definition_list(facts(about)),
         "settings": definition_list(common),
-        "summary": _summary_table(benchmarks),
-        "notes": "".join(f"<p>{escape(line)}</p>" for line in _notes(benchmarks, kept, total)),
-        "benchmarks": "".join(f"<option>{escape(each.benchmark)}" for each in benchmarks),
-        "verdicts": _verdict_boxes(benchmarks),
-        "sections": "".join(_section(i, each, common) for i, each in enumerate(benchmarks)),
+        "summary": html_table(links, ((name, values) for name, *values in rows)),
+        "notes": "".join(f"<p>{escape(line)}</p>" for line in notes),
+        "verdicts": "".join(
+            f"<label class=chip><input type=checkbox value={letter} checked>"
+            f"<i class='cell {letter}'></i>{name} <small>{counts[letter]:,}</small></label>"
+            for letter, name in VERDICTS.items()
+            if counts[letter]
+        ),
+        "sections": "".join(sections).encode("utf-8", "backslashreplace"),
     }
-    listed = [
-        {
-            "name": benchmark.benchmark,
-            "measure": "percent right" if benchmark.says_right else "mean reward",
-            "problems": [problem_data(p, benchmark.says_right) for p in benchmark.problems],
-        }
-        for benchmark in benchmarks
-    ]
-    data = {"data": {"benchmarks": listed, "verdicts": VERDICTS}}
     content = render_page(
         title,
         fill(_asset("assets/evaluation.html"), parts),
         styles=_asset("assets/evaluation.css"),
         scripts=[_asset("assets/evaluation.js")],
         libraries=["katex"],
-        data=data | {f"texts-{b}-{p}": said for (b, p), said in texts.items()},
+        data={},
     )
     write_whole(path, content)
 
 
-def _summary_table(benchmarks: Sequence[GradedBenchmark]) -> str:
-    names, rows = results_table(benchmarks)
-    links = [f"<a href='#b{i}'>{escape(name)}</a>" for i, name in enumerate(names[1:])]
-    links[len(benchmarks) :] = map(escape, names[len(benchmarks) + 1 :])  # the mean has no section
-    return html_table(links, ((name, texts) for name, *texts in rows))
-
-
-def _notes(benchmarks: Sequence[GradedBenchmark], kept: int, total: int) -> list[str]:
-    lines = reading_notes(benchmarks)
-    if any(benchmark.numbers["truncated"] > 0 for benchmark in benchmarks):
-        lines.append(
-            "Below, each response has one verdict: one that was cut and is not right is truncated, "
-            "with an answer or without. The table counts every response that was cut, and every "
-            "one without an answer."
-        )
-    if kept < total:
-        lines.append(
-            f"The page holds the texts of {kept:,} of {total:,} responses, the first ones of each "
-            "problem, and all verdicts. The other texts are in samples.jsonl."
-        )
-    return lines
-
-
-def _verdict_boxes(benchmarks: Sequence[GradedBenchmark]) -> str:
-    counts = Counter(
-        verdict(response) for benchmark in benchmarks for response in benchmark.responses
-    )
-    return "".join(
-        f"<label class=chip><input type=checkbox name=verdict value={letter} checked>"
-        f"<span class='cell {letter}' aria-hidden=true></span>{name} "
-        f"<small>{counts[letter]:,}</small></label>"
-        for letter, name in VERDICTS.items()
-        if counts[letter] or letter in ("tug" if counts["g"] else "rwtnu")
-    )
-
-
-def _section(index: int, benchmark: GradedBenchmark, common: Mapping[str, str]) -> str:
-    name, settings = escape(benchmark.benchmark), flat(benchmark.settings, common)
+def _section(
+    index: int, benchmark: GradedBenchmark, common: Mapping[str, str], texts: Mapping[int, str]
+) -> str:
+    """A benchmark: its own settings and its problems."""
+    problems = [_problem(each, benchmark.says_right, texts) for each in benchmark.problems]
+    width = min(32, max(len(each.problem.id) for each in benchmark.problems))
     return (
-        f"<section id='b{index}' class=benchmark><h2>{name}</h2>{definition_list(settings)}"
-        f"<div class=grid role=grid aria-label='{name}: problems and samples'></div></section>"
+        f"<section id=b{index} class=benchmark style='--name: {width}ch'>"
+        f"<h2>{escape(benchmark.benchmark)}</h2>"
+        f"{definition_list(flat(benchmark.settings, common))}{''.join(problems)}</section>"
+    )
+
+
+def _problem(graded: GradedProblem, says_right: bool, texts: Mapping[int, str]) -> str:
+    """A row with a cell for each response; it opens to the problem and its responses."""
+    problem = graded.problem
+    name = problem.id if len(problem.id) <= 32 else f"…{problem.id[-31:]}"  # ids differ at the end
+    cells = "".join(
+        f"<i class='cell {letter}' title='{VERDICTS[letter]}'></i>"
+        for letter in map(verdict, graded.responses)
+    )
+    return (
+        f"<details class=problem><summary><span title='{escape(problem.id)}'>{escape(name)}</span>"
+        f"<span>{number(graded.value(says_right), says_right)}</span>"
+        f"<span class=cells>{cells}</span>"
+        f"<span class=one-line>{escape(problem.prompt[:300])}</span></summary>"
+        f"<div class=text>{escape(problem.prompt)}</div>"
+        f"{definition_list({'gold': problem.answer})}"
+        f"{''.join(_response(response, texts) for response in graded.responses)}</details>"
+    )
+
+
+def _response(response: Response, texts: Mapping[int, str]) -> str:
+    """One response; it opens to its text."""
+    grade, letter = response.grade, verdict(response)
+    lines = {
+        "reason": grade.reason,
+        "reward": "none" if grade.undecided else f"{grade.reward:.6g}",
+        "tokens": f"{response.length:,}",
+        "end": FINISHES.get(response.finish, "unknown"),
+        "seed": str(response.seed),
+    }
+    answer = "no answer" if grade.answer is None else f"answer {grade.answer}"
+    return (
+        f"<details class='response {letter}'><summary><i class='cell {letter}'></i>"
+        f"<span>sample {response.id}</span><bdi class=one-line>{escape(answer)}</bdi></summary>"
+        f"{definition_list({'verdict': VERDICTS[letter], **lines})}"
+        f"{texts.get(id(response), '<p>The text is in samples.jsonl.</p>')}</details>"
+    )
+
+
+def _texts_that_fit(benchmarks: Sequence[GradedBenchmark], budget: int) -> dict[int, str]:
+    """`id(response)` -> its text as HTML: all first ones, then all second ones, while they fit."""
+    problems = [problem for benchmark in benchmarks for problem in benchmark.problems]
+    placed = [pair for problem in problems for pair in enumerate(problem.responses)]
+    texts: dict[int, str] = {}
+    for _, response in sorted(placed, key=itemgetter(0)):
+        turns = enumerate(response.turns)
+        whole = "".join(_turn(number, turn) for number, turn in turns)
+        text = whole or f"<div class=text>{escape(response.text)}</div>"
+        budget -= len(text)
+        if budget < 0:
+            break
+        texts[id(response)] = text
+    return texts
+
+
+def _turn(number: int, turn: TurnRecord) -> str:
+    """A turn of the policy, and what the environment answered."""
+    uses = [visible(f"{use.name}: {use.error}" if use.error else use.name, 80) for use in turn.uses]
+    parts = [f"reward {turn.reward:.3g}", f"calls {', '.join(uses)}" if uses else ""]
+    note = "; ".join(filter(None, [*parts, ENDS.get(turn.end, "")]))
+    heard = "\n".join(map(visible, turn.observation.split("\n")))
+    return (
+        f"<h3>policy, turn {number} <small>{escape(note)}</small></h3>"
+        f"<div class=text>{escape(turn.text)}</div>"
+        + (f"<h3>environment</h3><pre class=heard>{escape(heard)}</pre>" if heard else "")
     )
 
 
@@ -141,69 +182,3 @@ def verdict(response: Response) -> str:
     if grade.correct is None:
         return "g"
     return "n" if grade.no_answer else "w"
-
-
-def problem_data(problem: GradedProblem, says_right: bool = True) -> Mapping[str, Any]:
-    """Everything about a problem but the texts of its responses."""
-    share = problem.value(says_right)
-    return {
-        "id": problem.problem.id,
-        "prompt": problem.problem.prompt,
-        "gold": problem.problem.answer,
-        "share": None if math.isnan(share) else share,
-        "rewards": [grade.reward if not grade.undecided else None for grade in problem.grades],
-        "verdicts": "".join(map(verdict, problem.responses)),
-        "answers": [grade.answer for grade in problem.grades],
-        "reasons": [grade.reason for grade in problem.grades],
-        "samples": [response.id for response in problem.responses],
-        "seeds": [str(response.seed) for response in problem.responses],  # too large for JavaScript
-        "tokens": [response.length for response in problem.responses],
-        "finishes": [response.finish for response in problem.responses],
-    }
-
-
-def said(response: Response) -> Said:
-    """What a page shows of a response; control characters of the environment are symbols."""
-    return [
-        {
-            "text": turn.text,
-            "observation": "\n".join(map(visible, turn.observation.split("\n"))),
-            "note": _note(turn),
-        }
-        for turn in response.turns
-    ] or response.text
-
-
-def _note(turn: TurnRecord) -> str:
-    """The reward of a turn, its calls, and why the conversation ended."""
-    uses = [visible(f"{use.name}: {use.error}" if use.error else use.name, 80) for use in turn.uses]
-    parts = [f"reward {turn.reward:.3g}", f"calls {', '.join(uses)}" if uses else ""]
-    return "; ".join(filter(None, [*parts, ENDS.get(turn.end, "")]))
-
-
-def kept_texts(
-    benchmarks: Sequence[GradedBenchmark], budget: int
-) -> tuple[dict[tuple[int, int], list[Said]], int, int]:
-    """The responses that fit: all first ones, then all second ones, and so on.
-
-    Args:
-        benchmarks: what was evaluated.
-        budget: bytes of JSON.
-
-    Returns:
-        (texts by index of benchmark and problem, number of texts, number of responses).
-    """
-    problems: dict[tuple[int, int], GradedProblem] = {}
-    for b, benchmark in enumerate(benchmarks):
-        problems |= {(b, p): problem for p, problem in enumerate(benchmark.problems)}
-    first_ones_first = sorted(
-        (sample, index) for index, p in problems.items() for sample in range(len(p.responses))
-    )
-    kept: dict[tuple[int, int], list[Said]] = {index: [] for index in problems}
-    for sample, index in first_ones_first:
-        text = said(problems[index].responses[sample])
-        budget -= len(script_safe(text))
-        if budget < 0:
-            break
-        kept[index].append(text)
-    return kept, sum(map(len, kept.values())), len(first_ones_first)
