@@ -53,7 +53,6 @@ def test_another_reward_grades_into_a_new_folder_and_is_compared_with_the_first(
         assert (again.path / name).read_bytes() == before[name]
     comparison = compare(out, again.path)
     lines = comparison.to_markdown().splitlines()
-    assert "| r | 1 | 1 | 0 | 66.7 |" in lines
     assert "Changed grades (2 of 2):" in lines
     assert "| r 12 | 0 | 12 | 12 | wrong (no answer) | right (math-verify) |" in lines
     changes = comparison.benchmarks[0].changes
@@ -61,10 +60,9 @@ def test_another_reward_grades_into_a_new_folder_and_is_compared_with_the_first(
     regrade(again.path, reward="math", out=tmp_path / "back")
     assert (tmp_path / "back" / "grades.jsonl").read_bytes() == before["grades.jsonl"]
     text = compare(out, tmp_path / "back").to_markdown()
-    assert "| r | 0 | 0 | 0 | 50.0 |" in text
     assert "Changed grades" not in text
     stored(tmp_path / "b", ROWS | {"12": ["", ""]}, "math")
-    assert "graded the same responses" not in compare(out, tmp_path / "b").to_markdown()
+    assert "Changed grades" not in compare(out, tmp_path / "b").to_markdown()
     with pytest.raises(ConfigError, match=r"reward is {'kind': 'exact'}; expected a kind or"):
         regrade(out, reward={"kind": "exact"})  # pyright: ignore[reportArgumentType]
 
@@ -128,16 +126,15 @@ def test_a_server_of_a_shared_folder_gets_no_key_without_trust(tmp_path: Path):
         regrade(out)
 
 
-def test_changed_grades_are_counted_and_twenty_listed_without_control_characters(tmp_path: Path):
+def test_twenty_changed_grades_are_listed_without_control_characters(tmp_path: Path):
     stored(tmp_path / "open", {r"\Re(5)": [r"\boxed{5}", "5"]}, "math")
     text = compare(tmp_path / "open", regrade(tmp_path / "open", reward="exact")).to_markdown()
-    assert "| r | 0 | 0 | 1 | 0.0 |" in text
+    assert "Changed grades (" in text
     out = tmp_path / "out"
     stored(out, {"4\x1b[31m": ["4\x1b[31m"] * 25})
     grades = (out / "grades.jsonl").read_text()
     (out / "grades.jsonl").write_text(grades.replace('"correct": true', '"correct": false'))
     text = compare(out, regrade(out)).to_markdown()
-    assert "| r | 0 | 25 | 0 | 100.0 |" in text
     listed = text.partition("Changed grades (20 of 25):")[2]
     assert listed.count("| 4␛[31m | 4␛[31m | wrong (") == 20
     assert "\x1b" not in listed

@@ -5,10 +5,8 @@ removes it (Miller 2024, arXiv:2411.00640, section 4.2).
 """
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +16,7 @@ from rlobj.base.errors import ConfigError, DataError
 from rlobj.evaluation import estimators
 from rlobj.evaluation.graded import GradedBenchmark, GradedProblem
 from rlobj.evaluation.identity import differences
-from rlobj.evaluation.measures import UNKNOWN, number, number_range, percent
+from rlobj.evaluation.measures import UNKNOWN, number, number_range
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.reporting import visible
 from rlobj.reporting.markdown import escaped, markdown_table
@@ -47,11 +45,6 @@ class Change(NamedTuple):
         """share_a − share_b."""
         return self.share_a - self.share_b
 
-    @property
-    def is_flip(self) -> bool:
-        """Whether only one side solves the problem: more than half of its responses are right."""
-        return (self.share_a > 0.5) != (self.share_b > 0.5)
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -65,7 +58,7 @@ class Comparison:
         shares: whether p_i are shares of right responses, and not rewards.
         p_value: of equally good models, two-sided.
         interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
-        only_a: ids of problems that only A answered, left out; only_b: only B.
+        left_out: number of problems that only one side answered.
         regraded: the problems of both sides, if one is the other graded again; else none.
     """
 
@@ -74,24 +67,13 @@ class Comparison:
     shares: bool
     p_value: float
     interval: estimators.Interval
-    only_a: tuple[str, ...]
-    only_b: tuple[str, ...]
+    left_out: int
     regraded: tuple[tuple[GradedProblem, GradedProblem], ...] = field(repr=False, compare=False)
-
-    @property
-    def problems(self) -> int:
-        """Number of problems that are compared."""
-        return len(self.compared)
-
-    @property
-    def differences(self) -> tuple[float, ...]:
-        """d_i."""
-        return tuple(change.difference for change in self.compared)
 
     @property
     def difference(self) -> float:
         """Mean of d_i; above 0 if A is better."""
-        return sum(self.differences) / self.problems
+        return fmean(change.difference for change in self.compared)
 
     @property
     def means(self) -> tuple[float, float]:
@@ -103,11 +85,6 @@ class Comparison:
         """Problems with d_i ≠ 0, largest difference first."""
         changes = filter(attrgetter("difference"), self.compared)
         return tuple(sorted(changes, key=lambda change: -abs(change.difference)))
-
-    @property
-    def flips(self) -> tuple[Change, ...]:
-        """The changes of problems that only one side solves; none of rewards."""
-        return tuple(change for change in self.changes if change.is_flip and self.shares)
 
 
 def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
@@ -123,24 +100,21 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
     """
     if (says_right := a.says_right) != b.says_right:
         raise DataError(
-            f"{a.benchmark}: the reward says which responses are right on one side only. Grade "
-            "both with the same reward, such as: rlobj eval regrade DIR --reward math"
+            f"{a.benchmark}: only one side says which responses are right. Grade both with the "
+            "same reward: rlobj eval regrade DIR --reward math"
         )
     sides = [[p for p in side.problems if says_right or p.rewards] for side in (a, b)]
     left, right = ({p.problem.id: p for p in side} for side in sides)
     pairs = [(left[name], right[name]) for name in left if name in right]
     if not pairs:
-        raise DataError(
-            f"Nothing to compare: of {len(left)} and {len(right)} problems of {a.benchmark!r} and "
-            f"{b.benchmark!r}, none has the same id. Compare evaluations of the same benchmark."
-        )
+        raise DataError(f"Nothing to compare: both sides of {a.benchmark} share no problem id")
     for part, word in (("prompt", "question"), ("answer", "gold answer")):
         text = attrgetter(f"problem.{part}")
         other = [p.problem.id for p, q in pairs if text(p).split() != text(q).split()]
         if other:
             raise DataError(
-                f"These are not the same problems: {len(other)} of {len(pairs)} ids have another "
-                f"{word} ({_named(other)}). Evaluate both models on the same file."
+                f"{a.benchmark}: {len(other)} of {len(pairs)} problem ids have another {word} on "
+                f"the other side, such as {other[0]!r}. Evaluate both models on the same file"
             )
     compared = [Change(p.problem.id, p.value(says_right), q.value(says_right)) for p, q in pairs]
     differences = [change.difference for change in compared]
@@ -153,14 +127,9 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         tuple(compared),
         says_right,
         *estimators.sign_flip_test(differences, largest=1 if says_right else math.inf),
-        only_a=tuple(name for name in left if name not in right),
-        only_b=tuple(name for name in right if name not in left),
+        left_out=len(left.keys() ^ right.keys()),
         regraded=tuple(pairs) if says_right and texts == others else (),
     )
-
-
-def _named(ids: Sequence[str]) -> str:
-    return ", ".join(map(repr, ids[:5])) + (", ..." if len(ids) > 5 else "")
 
 
 @dataclass(frozen=True)
@@ -185,11 +154,6 @@ class EvaluationComparison:
         if self.settings:
             lines = [escaped(f"{n}: {a!r} in A, {b!r} in B") for n, a, b in self.settings]
             parts += ["Settings that differ:", "\n".join(f"- {line}" for line in lines)]
-        if any(name.endswith(".verifier") for name, _, _ in self.settings):
-            parts.append(
-                "Other versions of the verifier can give other verdicts. Grade both again, then "
-                "compare again: `rlobj eval regrade DIR`"
-            )
         return "\n\n".join(parts) + "\n"
 
     _repr_markdown_ = to_markdown
@@ -212,11 +176,7 @@ def compare(
     name_b, settings_b, graded_b = _side(b)
     shared = [name for name in graded_a if name in graded_b]
     if not shared:
-        lists = " and ".join(", ".join(names) for names in (graded_a, graded_b))
-        raise ConfigError(
-            f"{name_a} and {name_b} have no benchmark in common: {lists}. Evaluate both models on "
-            "the same benchmarks"
-        )
+        raise ConfigError(f"{name_a} and {name_b} have no benchmark in common")
     comparisons = tuple(compare_benchmark(graded_a[name], graded_b[name]) for name in shared)
     changed = [c for c in differences(settings_a, settings_b) if c[0][:6] != "model."]
     for name in shared:
@@ -242,32 +202,33 @@ def _side(
 def _markdown(comparisons: Sequence[Comparison]) -> list[str]:
     """The paired differences of each benchmark, and the problems with the largest ones."""
     rewards = ", ".join(comparison.benchmark for comparison in comparisons if not comparison.shares)
-    flips = any(comparison.shares for comparison in comparisons)
-    what = f"Mean rewards of {rewards}" + ", else percent of right responses" * flips
+    what = f"Mean rewards of {rewards}, else percent" if rewards else "Percent"
     notes = [
-        f"{what if rewards else 'Percent of right responses'}, over the problems that both "
-        "answered. p and the interval are "
+        f"{what} of right responses, over the problems that both answered. p and the interval are "
         "of one paired sign-flip permutation test: p is below 0.05 exactly if the interval does "
-        "not contain 0. The test assumes that the differences are symmetric around their mean.",
-        "A problem is solved if more than half of its responses are right. A flip is a problem "
-        "that only one side solves." * flips,
-        *chain.from_iterable(map(_notes, comparisons)),
+        "not contain 0. It assumes that the differences are symmetric around their mean.",
+        *(
+            f"{of.benchmark}: {of.left_out:,} problems that only one side answered are left out."
+            for of in comparisons
+            if of.left_out
+        ),
     ]
     header = ["benchmark", "problems", "A", "B", "A − B", "95% interval", "p"]
-    parts = [markdown_table(header, list(map(_row, comparisons)))]
-    parts += map(escaped, filter(None, notes))
-    changes = [(comparison, change) for comparison in comparisons for change in comparison.changes]
+    parts = [markdown_table(header, list(map(_row, comparisons))), *map(escaped, notes)]
+    changes = [(of, change) for of in comparisons for change in of.changes]
     changes.sort(key=lambda pair: -abs(pair[1].difference))
     rows = [
         [
-            *(f"{of.benchmark} {change.id}", number(change.share_a, of.shares)),
-            *(number(change.share_b, of.shares), number(change.difference, of.shares, "+")),
-            "flip" if of.shares and change.is_flip else "",
+            f"{of.benchmark} {change.id}",
+            number(change.share_a, of.shares),
+            number(change.share_b, of.shares),
+            number(change.difference, of.shares, "+"),
         ]
         for of, change in changes
     ]
-    parts += _largest("Problems with different shares", ["problem", "A", "B", "A − B", ""], rows)
-    return parts + _regraded([comparison for comparison in comparisons if comparison.regraded])
+    parts += _largest("Problems with different shares", ["problem", "A", "B", "A − B"], rows)
+    header = ["problem", "sample", "gold", "answer", "A", "B"]
+    return parts + _largest("Changed grades", header, list(_regraded(comparisons)))
 
 
 def _largest(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -277,48 +238,17 @@ def _largest(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]])
     return [caption, markdown_table(header, shown)] if rows else []
 
 
-def _regraded(comparisons: Sequence[Comparison]) -> list[str]:
+def _regraded(comparisons: Sequence[Comparison]) -> Iterator[list[str]]:
     """The grades of the same responses that differ."""
-    counts, changes = list[list[str]](), list[list[str]]()
     for comparison in comparisons:
-        verdicts = Counter[tuple[bool | None, bool | None]]()
         for a, b in comparison.regraded:
             name = f"{comparison.benchmark} {a.problem.id}"
             for response, old, new in zip(a.responses, a.grades, b.grades, strict=True):
-                verdicts[old.correct, new.correct] += 1
                 if old.correct != new.correct:
                     answer = new.answer or old.answer or UNKNOWN
                     says = (f"{grade.verdict} ({grade.reason})" for grade in (old, new))
                     texts = (name, str(response.id), a.problem.answer, answer, *says)
-                    changes.append([visible(text, LONGEST) for text in texts])
-        once = sum(count for both, count in verdicts.items() if both.count(None) == 1)
-        right = sum(count for both, count in verdicts.items() if True in both)
-        numbers = [f"{n:,}" for n in (verdicts[True, False], verdicts[False, True], once)]
-        counts.append([comparison.benchmark, *numbers, percent(right / verdicts.total())])
-    header = ["benchmark", "right to wrong", "wrong to right", "undecided once", "right in A or B"]
-    caption = "Both graded the same responses. Changes from A to B, and percent right in A or B:"
-    parts = [caption, markdown_table(header, counts)] if counts else []
-    header = ["problem", "sample", "gold", "answer", "A", "B"]
-    return parts + _largest("Changed grades", header, changes)
-
-
-def _notes(comparison: Comparison) -> list[str]:
-    """What the row of a comparison does not say."""
-    name = comparison.benchmark
-    better, worse = (sum(sign * d > 0 for d in comparison.differences) for sign in (1, -1))
-    flips = [flip.difference > 0 for flip in comparison.flips]
-    notes = [
-        f"{name}: A is better on {better:,} problems, B on {worse:,}, and "
-        f"{comparison.problems - better - worse:,} are equal."
-        + f" Flips: only A solves {sum(flips):,}, only B solves {len(flips) - sum(flips):,}."
-        * comparison.shares
-    ]
-    for side, ids in (("A", comparison.only_a), ("B", comparison.only_b)):
-        if ids:
-            notes.append(f"{name}: {len(ids):,} left out, only {side} answered {_named(ids)}.")
-    if len(set(comparison.differences)) == 1:
-        notes.append(f"{name}: all differences are equal, so there is no interval. p stands alone.")
-    return notes
+                    yield [visible(text, LONGEST) for text in texts]
 
 
 def _row(comparison: Comparison) -> list[str]:
@@ -326,7 +256,7 @@ def _row(comparison: Comparison) -> list[str]:
     shares = comparison.shares
     return [
         comparison.benchmark,
-        f"{comparison.problems:,}",
+        f"{len(comparison.compared):,}",
         *(number(mean, shares) for mean in comparison.means),
         number(comparison.difference, shares, "+"),
         number_range(*comparison.interval[:2], shares, "+"),
