@@ -43,5 +43,4 @@ def test_grading_again_names_the_command_that_lists_the_grades_that_changed(tmp_
     text = printed("eval", "regrade", old, "--reward", "math", columns=500)
     assert text.index("avg@n") < text.index(f"report.html to {new}")
     assert f"to see which grades changed: rlobj eval compare {old} {new}\n" in text
-    rows = [line.split() for line in printed("eval", "compare", old, new, columns=500).splitlines()]
-    assert ["r", "1", "1", "0", "100.0"] in rows
+    assert "Changed grades (2 of 2)" in printed("eval", "compare", old, new, columns=500)

@@ -11,7 +11,7 @@ from stored_evaluations import stored
 
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError, DataError
-from rlobj.evaluation import EvaluationCallback, compare, regrade, summarise_folder
+from rlobj.evaluation import compare, regrade, summarise_folder
 from rlobj.runs.evaluation_samples import Samples
 
 ROWS = {
@@ -20,16 +20,6 @@ ROWS = {
     "12": ["So 3 + 9 = 12, and hence", r"\boxed{12}"],  # it takes any number of the text
 }
 SUMS = {"2": ["2", "3"], "4": ["4"]}
-
-
-class Notes(EvaluationCallback):
-    """Keeps what is noted."""
-
-    def __init__(self) -> None:
-        self.text = ""
-
-    def noted(self, text: str, *, warning: bool = False) -> None:
-        self.text += text + "\n"
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -63,8 +53,6 @@ def test_another_reward_grades_into_a_new_folder_and_is_compared_with_the_first(
     assert "Changed grades" not in text
     stored(tmp_path / "b", ROWS | {"12": ["", ""]}, "math")
     assert "Changed grades" not in compare(out, tmp_path / "b").to_markdown()
-    with pytest.raises(ConfigError, match=r"reward is {'kind': 'exact'}; expected a kind or"):
-        regrade(out, reward={"kind": "exact"})  # pyright: ignore[reportArgumentType]
 
 
 def test_each_regrading_has_a_folder_of_its_own(tmp_path: Path):
@@ -74,11 +62,12 @@ def test_each_regrading_has_a_folder_of_its_own(tmp_path: Path):
         "def one(response, answer, **row): return 1.0\n"
         "def none(response, answer, **row): return 0.0\n"
     )
-    one, none = (regrade(out, reward=f"{tmp_path / 'mine.py'}:{name}") for name in ("one", "none"))
-    assert [one.path.name, none.path.name] == ["out-custom", "out-custom-2"]
-    assert [summarise_folder(one.path).reward, summarise_folder(none.path).reward] == [1.0, 0.0]
+    one = regrade(out, reward=f"{tmp_path / 'mine.py'}:one")
+    none = regrade(out, reward=f"{tmp_path / 'mine.py'}:none", out=tmp_path / "none")
+    assert one.path.name == "out-custom"
+    assert [summarise_folder(each.path).reward for each in (one, none)] == [1.0, 0.0]
     with pytest.raises(ConfigError, match="out-custom has an evaluation already"):
-        regrade(out, out=one.path)
+        regrade(out, reward=f"{tmp_path / 'mine.py'}:none")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(ConfigError, match="has files, but is not an evaluation"):
@@ -102,7 +91,7 @@ def test_a_killed_regrading_leaves_no_half_of_an_evaluation(tmp_path: Path, monk
     assert files(out) == before
     with pytest.raises(ConfigError, match="is not an evaluation"):
         summarise_folder(target)
-    assert regrade(out, reward="math").path == tmp_path / "out-math-2"
+    assert regrade(out, reward="math", out=tmp_path / "new").path == tmp_path / "new"
 
 
 def test_a_reward_of_the_same_kind_keeps_its_other_settings(tmp_path: Path):
@@ -159,19 +148,14 @@ def of_another_version(folder: Path) -> None:
     file.write_text(file.read_text().replace(verifier_version(), "0123456789"))
 
 
-def test_grades_of_another_version_are_noted_until_they_are_graded_again(tmp_path: Path):
-    out, other, notes = tmp_path / "out", tmp_path / "other", Notes()
+def test_grades_of_another_version_differ_until_they_are_graded_again(tmp_path: Path):
+    out, other = tmp_path / "out", tmp_path / "other"
     stored(out, SUMS, "math")
     stored(other, SUMS, "math")
     assert f"verifier {verifier_version()}" in (out / "results.md").read_text()
     assert verifier_version() in (out / "report.html").read_text()
     assert "verifier" not in compare(other, out).to_markdown()
-    summarise_folder(out, callback=notes)
-    assert "version" not in notes.text
     of_another_version(out)
-    summarise_folder(out, callback=notes)
-    assert f"(0123456789) than the present one ({verifier_version()})" in notes.text
-    assert f"rlobj eval regrade {out}" in notes.text
     text = compare(other, out).to_markdown().replace("\\", "")
     assert f"r.verifier: '{verifier_version()}' in A, '0123456789' in B" in text
     assert [grade.verifier for grade in Samples.open(out).grades.values()] == ["0123456789"] * 3

@@ -22,14 +22,14 @@ QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "rewar
 
 
 @pytest.mark.parametrize(("count", "size"), [(0, 2), (1, 3), (10, 3), (25, 2)])
-def test_each_response_is_of_one_process_and_neighbours_are_of_several(monkeypatch, count, size):
-    monkeypatch.setenv("WORLD_SIZE", str(size))
+def test_each_response_is_of_one_process_and_neighbours_are_of_several(count, size):
     shares = []
     for rank in range(size):
         state = Mock(process_index=rank, num_processes=size)
         state.split_between_processes = PartialState.split_between_processes.__get__(state)
-        monkeypatch.setattr(team, "_joined", lambda state=state: state)
-        shares.append(team.Team(alone=False).share(range(count)))
+        one = team.Team(alone=True)
+        one._state, one.rank, one.size = state, rank, size
+        shares.append(one.share(range(count)))
     assert shares == [list(range(count))[rank::size] for rank in range(size)]
 
 
@@ -72,7 +72,7 @@ def waits_for_one_that_ends(rank: int, size: int, folder: str) -> None:
 
 def test_no_process_waits_for_one_that_has_ended(tmp_path) -> None:
     call_in_ranks(waits_for_one_that_ends, 2, tmp_path)
-    assert "Start all of them again: they continue" in (tmp_path / "error").read_text()
+    assert "start all of them again" in (tmp_path / "error").read_text()
 
 
 def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypatch) -> None:
@@ -83,12 +83,3 @@ def test_error_if_the_other_processes_cannot_be_found(policy, tmp_path, monkeypa
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out")
     with pytest.raises(ConfigError, match=r"torchrun --nproc-per-node 3, or type: rlobj eval"):
         rlobj.evaluate(policy, ROWS, **QUICK, out=tmp_path / "out", processes=3)
-
-
-def test_more_processes_than_gpus_are_refused(monkeypatch) -> None:
-    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    with pytest.raises(ConfigError, match="this machine has 1 GPU, and process 2 on it needs"):
-        team.Team(alone=False)

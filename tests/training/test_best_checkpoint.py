@@ -93,7 +93,7 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accura
         ConfigError, match=r"no checkpoint 3 \(checkpoint\.keep .*of 2, 6, newest, best"
     ):
         find_model(run, checkpoint="3")
-    with pytest.raises(ConfigError, match="checkpoint=best needs a run"):
+    with pytest.raises(ConfigError, match="checkpoint best needs a run"):
         find_model(str(policy), checkpoint="best")
     accuracies.clear()
     trained(policy, tmp_path / "other")

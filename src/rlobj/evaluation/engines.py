@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import Argument, ConfigError, counted
-from rlobj.base.paths import path_of, there
+from rlobj.base.errors import ConfigError, counted
+from rlobj.base.paths import path_of
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.gguf_files import dense_folder, stored_as
 from rlobj.models.location import require_model, require_weights
 from rlobj.models.threads import parameters, usual_threads
 from rlobj.runs.checkpoints import named_checkpoint
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import SETTINGS_FILE, is_run
+from rlobj.runs.layout import is_run
 from rlobj.runs.manifest import require_sound
 from rlobj.samplers import Sampler
 from rlobj.settings import profiles
@@ -57,10 +57,7 @@ def require_tokenizer(model: Any, tokenizer: Any, passed: bool) -> None:
         ConfigError: the tokenizer is missing, or it is too much.
     """
     if passed and tokenizer is None:
-        raise ConfigError(
-            f"model is a {type(model).__name__} object: pass its tokenizer as well, as "
-            "tokenizer=..."
-        )
+        raise ConfigError(f"model is a {type(model).__name__} object: pass its tokenizer as well")
     if tokenizer is not None and not passed:
         raise ConfigError("tokenizer= is for a model object; a folder or hub id has its own")
 
@@ -83,23 +80,22 @@ def find_model(
     Raises:
         ConfigError: no such model, or no such checkpoint.
     """
-    run = isinstance(model, str | Path) and is_run(path_of(model))
+    passed = not isinstance(model, str | Path)
+    run = not passed and is_run(path_of(model))
     if checkpoint is not None and not run:
-        named = Argument("checkpoint", checkpoint)
-        raise ConfigError(named, f" needs a run, and the model is {model}")
-    require_tokenizer(model, tokenizer, passed=not isinstance(model, str | Path))
-    if not isinstance(model, str | Path):
+        raise ConfigError(f"checkpoint {checkpoint} needs a run, and the model is {model}")
+    require_tokenizer(model, tokenizer, passed)
+    if passed:
         name = getattr(model.config, "name_or_path", "") or type(model).__name__
         return ModelSource(name, ("model", {"model": {"name": name}}), lambda: model, tokenizer)
     name, path = str(model), path_of(model)
     if name == "embedded":
         return _embedded([profiles.DEFAULT_TASK] if problems is None else problems)
     if run:
-        return _of_run(name, path, checkpoint)
-    if there(path / SETTINGS_FILE) and not there(path / "config.json"):
-        raise ConfigError(
-            f"{name} is an evaluation, not a model. To see its results: rlobj eval show {name}"
-        )
+        stored, chosen = read_settings(path), named_checkpoint(path, checkpoint)
+        require_sound(chosen, "model/")
+        layer = (name, evaluated_settings(stored))
+        return ModelSource(name, layer, lambda: str(chosen / "model"))
     require_model(name)
     require_weights(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda: dense_folder(name))
@@ -118,20 +114,11 @@ def _embedded(problems: Sequence[Any]) -> ModelSource:
     return ModelSource("embedded", ("embedded", profile), locate)
 
 
-def _of_run(name: str, path: Path, checkpoint: str | None) -> ModelSource:
-    """A run's settings, and the model of one of its checkpoints."""
-    stored, chosen = read_settings(path), named_checkpoint(path, checkpoint)
-    require_sound(chosen, "model/")
-    return ModelSource(name, (str(path), evaluated_settings(stored)), lambda: str(chosen / "model"))
-
-
 def evaluated_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run that its evaluations have; what else it has may name code."""
-    kept = {name: value for name, value in stored.items() if name not in _OF_TRAINING}
+    of_training = ("objective", "scores", "columns")
+    kept = {name: value for name, value in stored.items() if name not in of_training}
     return {**kept, "sampling": {**kept["sampling"], "engine": "transformers", "async_depth": 0}}
-
-
-_OF_TRAINING = ("objective", "scores", "columns")
 
 
 @dataclass(frozen=True)
@@ -180,9 +167,14 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
     Raises:
         ConfigError: no such model, a server that holds another one, or vLLM for a model object.
     """
-    in_process = tokenizer is not None or config.sampling.engine in ("auto", "transformers")
+    in_process = config.sampling.engine in ("auto", "transformers")
+    if tokenizer is not None and not in_process:
+        raise ConfigError(
+            f"sampler is {config.sampling.engine}, which reads a folder: save the model, and pass "
+            "the folder"
+        )
     threads = torch.get_num_threads()
-    engine = (_in_process if in_process else _with_vllm)(config, model, tokenizer)
+    engine = _in_process(config, model, tokenizer) if in_process else _with_vllm(config, model)
     try:
         yield engine
     finally:
@@ -196,11 +188,6 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
     from rlobj.models.policy import load_policy
     from rlobj.samplers import TransformersSampler
 
-    if config.sampling.engine not in ("auto", "transformers"):
-        raise ConfigError(
-            f"sampler is {config.sampling.engine}, and a model object is sampled with "
-            "transformers: leave sampler out, or save the model to a folder and pass the folder"
-        )
     name, dtype = str(config.model.name), arithmetic(config.model)
     if tokenizer is None:
         place = "cuda" if torch.cuda.is_available() else "cpu"
@@ -210,26 +197,21 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         model.to(place)  # new adapters
     elif config.model.dtype == "auto":
         dtype = None
-    weights = next(model.parameters())
+    weights, batch = next(model.parameters()), config.sampling.batch_tokens
     device = weights.device.type
     threads = f", {counted(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
+    text = f"{name}, {parameters(model):,} parameters"
     return Engine(
-        TransformersSampler(
-            model, tokenizer, batch_tokens=config.sampling.batch_tokens, autocast=dtype
-        ),
+        TransformersSampler(model, tokenizer, batch_tokens=batch, autocast=dtype),
         tokenizer,
         chat_of(tokenizer, config.model, config.data, name),
-        _context(model.config),
-        {
-            "policy": f"{name}, {parameters(model):,} parameters",
-            **stored_as(name),
-            "device": device + threads,
-        },
-        {"name": "transformers", "dtype": _name(dtype or weights.dtype)},
+        getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        {"policy": text, **stored_as(name), "device": device + threads},
+        {"name": "transformers", "dtype": str(dtype or weights.dtype).removeprefix("torch.")},
     )
 
 
-def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
+def _with_vllm(config: RunConfig, source: str) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
     from rlobj.models.chat_templates import chat_of
@@ -255,14 +237,7 @@ def _with_vllm(config: RunConfig, source: str, _: None) -> Engine:
     else:
         sampler.require_model(source)
         device = config.sampling.server.url
-    settings["dtype"] = _name(sampler.dtype)
+    settings["dtype"] = str(sampler.dtype).removeprefix("torch.")
     facts = {"policy": source, **stored_as(source), "engine": name, "device": device}
-    return Engine(sampler, tokenizer, chat, _context(described), facts, settings)
-
-
-def _context(config: Any) -> int | None:
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
+    context = getattr(described.get_text_config(), "max_position_embeddings", None)
+    return Engine(sampler, tokenizer, chat, context, facts, settings)

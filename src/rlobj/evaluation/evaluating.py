@@ -28,7 +28,7 @@ from rlobj.evaluation.problem_sets import (
     problem_sets,
 )
 from rlobj.evaluation.progress import followed
-from rlobj.evaluation.protocols import find_protocol
+from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import open_keys, sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
@@ -39,7 +39,7 @@ from rlobj.samplers.types import check_prompts
 from rlobj.settings.layers import Layer, merged, nested, reward_of_environment, reward_settings
 from rlobj.settings.presets import flattened
 from rlobj.settings.run_config import settings_of
-from rlobj.settings.starting import refuse_tools, unread_breaks, unread_environment
+from rlobj.settings.starting import refuse_tools
 from rlobj.settings.trust import imports, require_trust
 
 AUTO = "auto"
@@ -147,20 +147,15 @@ def evaluate(
     """
     if processes not in (None, 1):
         raise ConfigError(
-            Argument("processes", processes),
-            f": expected None or 1. To use {processes} processes, start this "
-            f"program with torchrun --nproc-per-node {processes}, or type: rlobj eval MODEL "
-            f"--processes {processes}",
+            f"processes is {processes}; expected None or 1. Start this program with torchrun "
+            f"--nproc-per-node {processes}, or type: rlobj eval MODEL --processes {processes}"
         )
     tools = None if tools is None else named_tools(tools)
-    objects: dict[str, Any] = {"reward": reward, "environment": environment}
-    for name, value in objects.items():
-        if not (value is None or isinstance(value, str) or callable(value)):
-            raise ConfigError(
-                f"{name} is {value!r}; expected a name, 'file.py:NAME', or a function or class"
-            )
-    objects = {name: value if callable(value) else None for name, value in objects.items()}
-    objects["tools"] = tools if any(map(callable, tools or ())) else None
+    objects: dict[str, Any] = {
+        "reward": reward if callable(reward) else None,
+        "environment": environment if callable(environment) else None,
+        "tools": tools if any(map(callable, tools or ())) else None,
+    }
     arguments = {
         "limit": ("data.limit", limit),
         "template": ("data.template", template),
@@ -191,7 +186,7 @@ def evaluate(
     out = out if out in (None, AUTO) else Path(out).absolute()
     team = Team(alone=processes == 1 or out is None)
     with followed(None if team.rank else callback, progress) as callback:
-        return _Evaluation(EvaluationSpec(source, sets, caller, out), team, callback).run()
+        return EvaluationSpec(source, sets, caller.protocol, out, team, callback).run()
 
 
 def _with_environment(layers: list[Layer]) -> list[Layer]:
@@ -216,76 +211,45 @@ def _name(value: str | Callable[..., Any]) -> str:
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """What is evaluated, with all settings.
+    """What is evaluated, with all settings, in one of its processes.
 
     Attributes:
         source: the model.
         sets: the problems.
-        caller: what was set for all of them.
+        protocol: a paper's settings.
         out: the folder; AUTO = one whose name belongs to the settings; None = in memory.
-    """
-
-    source: ModelSource
-    sets: list[ProblemSet]
-    caller: Caller
-    out: Path | str | None
-
-    def check(self, callback: EvaluationCallback) -> None:
-        """Find what is wrong before the model is loaded.
-
-        Raises:
-            ConfigError: a reward, tools or a folder that cannot be used.
-        """
-        if imported := imports({"sets": [settings_of(each.config) for each in self.sets]}):
-            callback.noted(imported)
-        limits = merged(self.caller.layers).get("environment", {}).keys() - {"target", "tools"}
-        if limits and not any(each.config.environment.active for each in self.sets):
-            callback.noted(unread_environment(sorted(limits)), warning=True)
-        for doubt in {doubt for each in self.sets for doubt in unread_breaks(each.config)}:
-            callback.noted(doubt, warning=True)
-        for problem_set in self.sets:
-            refuse_tools(problem_set.config)
-            with contextlib.closing(problem_set.open_grader()) as grader:
-                grader.check(problem_set.problems)
-        if self.out != AUTO:
-            Samples(self.out).require_free()
-
-
-class _Evaluation:
-    """An evaluation in one of its processes.
-
-    Args:
-        spec: what is evaluated.
         team: this process, and the others.
         callback: receives the events.
     """
 
-    def __init__(self, spec: EvaluationSpec, team: Team, callback: EvaluationCallback) -> None:
-        self._spec, self._team, self._callback = spec, team, callback
+    source: ModelSource
+    sets: list[ProblemSet]
+    protocol: Protocol | None
+    out: Path | str | None
+    team: Team
+    callback: EvaluationCallback
 
     def run(self) -> EvaluationResult:
-        spec, team, callback = self._spec, self._team, self._callback
-        callback.started(spec.source.name)
-        spec.check(callback)
-        model = spec.source.locate()
+        """Sample and grade what is missing, and summarise."""
+        team, callback, source = self.team, self.callback, self.source
+        callback.started(source.name)
+        self._check()
+        model = source.locate()
         with contextlib.ExitStack() as stack:
-            engine = stack.enter_context(
-                open_engine(spec.sets[0].config, model, spec.source.tokenizer)
-            )
-            sets = [self._fitted(problem_set, engine) for problem_set in spec.sets]
-            held = {each.name: stack.enter_context(_conversations(each, engine)) for each in sets}
-            for problem_set in sets:
-                if (conversations := held[problem_set.name]) is not None:
+            engine = stack.enter_context(open_engine(self.sets[0].config, model, source.tokenizer))
+            sets = [self._fitted(problem_set, engine) for problem_set in self.sets]
+            held = [stack.enter_context(_conversations(of, engine)) for of in sets]
+            for problem_set, conversations in zip(sets, held, strict=True):
+                if conversations is not None:
                     conversations.check(problem_set.problems)
             settings = self._settings(model, engine, sets)
-            out = spec.out
+            out = self.out
             if out == AUTO:
-                out = Path("evals", _folder_name(spec.source.name, settings))
+                out = Path("evals", _folder_name(source.name, settings))
             samples = Samples(out, team.rank)
-            policy = engine.facts["policy"]  # or its name, where that is a folder of the cache
-            if spec.source.name not in policy:
-                policy = policy.replace(str(model), spec.source.name)
-            facts = {**engine.facts, "policy": policy}
+            facts = dict(engine.facts)
+            if source.name not in facts["policy"]:  # a folder of the cache
+                facts["policy"] = facts["policy"].replace(str(model), source.name)
             if samples.path is not None:
                 facts["folder"] = str(nearby(samples.path))
             if team.size > 1:
@@ -293,18 +257,35 @@ class _Evaluation:
             callback.ready(facts)
             if not team.rank:
                 stack.enter_context(samples.locked())
-                _begin(samples, settings, sets, callback)
+                _begin(samples, settings, sets)
             team.meet()
             try:
                 self._sample(samples, engine, sets, held)
             except KeyboardInterrupt:
                 samples.read()
-                callback.interrupted(len(samples.responses), sum(each.total for each in sets))
+                total = sum(problem_set.total for problem_set in sets)
+                callback.interrupted(len(samples.responses), total)
                 raise
         team.meet()
         if team.rank:
             samples.read()
         return publish(samples, callback)
+
+    def _check(self) -> None:
+        """Find what is wrong before the model is loaded.
+
+        Raises:
+            ConfigError: a reward, tools or a folder that cannot be used.
+        """
+        configs = [settings_of(problem_set.config) for problem_set in self.sets]
+        if imported := imports({"sets": configs}):
+            self.callback.noted(imported)
+        for problem_set in self.sets:
+            refuse_tools(problem_set.config)
+            with contextlib.closing(problem_set.open_grader()) as grader:
+                grader.check(problem_set.problems)
+        if self.out != AUTO:
+            Samples(self.out).require_free()
 
     def _fitted(self, problem_set: ProblemSet, engine: Engine) -> ProblemSet:
         """Check that the model can read every prompt, before a folder is made.
@@ -316,22 +297,15 @@ class _Evaluation:
         """
         config, context, name = problem_set.config, engine.context, problem_set.name
         prompts = list(map(engine.encoder(config.data.template), problem_set.problems))
-        longest, count = max(map(len, prompts)), len(prompts)
-        unread = sum(engine.unknown in prompt for prompt in prompts)
-        if unread == count:
+        if all(engine.unknown in prompt for prompt in prompts):
             raise ConfigError(
-                f"{self._spec.source.name} cannot answer {name}: every prompt has characters that "
-                "its tokenizer does not know, in the problem or in the text around it. Name other "
-                "problems or another model, or set ",
+                f"{self.source.name} cannot answer {name}: every prompt has characters that its "
+                "tokenizer does not know. Name other problems or another model, or set ",
                 Argument("template", "TEXT"),
             )
-        if unread:
-            doubt = f"{unread} of {count} prompts have characters unknown to the tokenizer"
-            self._callback.noted(f"{name}: {doubt}", warning=True)
-        room = 0 if context is None else context - longest
+        room = 0 if context is None else context - max(map(len, prompts))
         if problem_set.lower_to_context and 0 < room < config.sampling.max_tokens:
-            limit = f"at most {room} tokens per response, the rest of the context"
-            self._callback.noted(f"{name}: {limit}")
+            self.callback.noted(f"{name}: at most {room} tokens per response fit the context")
             sampling = config.sampling.model_copy(update={"max_tokens": room})
             config = config.model_copy(update={"sampling": sampling})
             return dataclasses.replace(problem_set, config=config)
@@ -343,32 +317,31 @@ class _Evaluation:
         identity: dict[str, Any] = {"source": None}
         if isinstance(model, str):
             identity = {"source": model, **model_identity(model)}
-        elif self._spec.out is not None:
+        elif self.out is not None:
             identity |= module_identity(model)
-        recorded = {each.name: each.recorded(engine, self._spec.caller.protocol) for each in sets}
-        name = {"name": self._spec.source.name, **identity}
-        return {"model": name, "engine": engine.settings, "benchmarks": recorded}
+        return {
+            "model": {"name": self.source.name, **identity},
+            "engine": engine.settings,
+            "benchmarks": {of.name: of.recorded(engine, self.protocol) for of in sets},
+        }
 
     def _sample(
         self,
         samples: Samples,
         engine: Engine,
         sets: Sequence[ProblemSet],
-        held: Mapping[str, Conversations | None],
+        held: Sequence[Conversations | None],
     ) -> None:
         """Sample and grade the missing responses; the first process takes over those of others."""
-        team, callback = self._team, self._callback
+        team = self.team
         if team.rank:
             samples.read()
-        todo = [(s, open_keys(samples, s.name, s.problems, s.count)) for s in sets]
+        todo = [open_keys(samples, of.name, of.problems, of.count) for of in sets]
         team.meet()  # nothing is stored before every process knows what there is to do
-        for problem_set, keys in todo:
+        for problem_set, keys, conversations in zip(sets, todo, held, strict=True):
             if not keys:
                 continue
             config = problem_set.config
-            if config.evaluation.temperature == 0 and problem_set.count > 1:
-                doubt = f"at temperature 0 the {problem_set.count} responses of a problem are one"
-                callback.noted(f"{problem_set.name}: {doubt}", warning=True)
             seed_generators(config.seed)
             with problem_set.open_grader() as grader:
                 sample_and_grade(
@@ -381,10 +354,10 @@ class _Evaluation:
                     seed=config.seed,
                     benchmark=problem_set.name,
                     samples=samples,
-                    callback=callback,
+                    callback=self.callback,
                     block=BLOCK.get(engine.settings["name"], LARGE_BLOCK),
                     keys=team.share(keys),
-                    conversations=held[problem_set.name],
+                    conversations=conversations,
                 )
         team.meet()
         if not team.rank:
@@ -417,7 +390,6 @@ def _begin(
     samples: Samples,
     settings: Mapping[str, Any],
     sets: Sequence[ProblemSet],
-    callback: EvaluationCallback,
 ) -> None:
     """Read what is stored, and store settings and problems.
 
@@ -439,7 +411,3 @@ def _begin(
     samples.write_settings(
         {"format": FORMAT, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )
-    for problem_set in sets:
-        if drawn := sum(name == problem_set.name for name, _, _ in samples.responses):
-            total = f"{problem_set.total:,}"
-            callback.noted(f"{problem_set.name}: {drawn:,} of {total} responses are there already")

@@ -54,14 +54,10 @@ def require_same(path: object, stored: Mapping[str, Any], settings: Mapping[str,
     """
     if changes := differences(stored, settings):
         lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in changes)
-        regrading = f". To change only the reward: rlobj eval regrade {path} --reward KIND"
-        other_reward = any(".reward." in name for name, _, _ in changes)
-        raise ConfigError(
-            f"{path} contains an evaluation with other settings:\n{lines}\nUse the same settings "
-            "to continue it, or choose another folder with ",
-            Argument("out", "DIR"),
-            regrading if other_reward else "",
+        what = (
+            f"{path} has an evaluation with other settings:\n{lines}\nChoose another folder with "
         )
+        raise ConfigError(what, Argument("out", "DIR"))
 
 
 def differences(

@@ -155,7 +155,7 @@ class ProblemSet:
             **({"system": chat.system} if chat.system else {}),
             **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
             "reward": self.config.rewards.recorded(),
-            **({"environment": self._environment()} if self.config.environment.active else {}),
+            **self._environment(),
             "notes": [*self.notes, *(protocol.notes if protocol else ())],
         }
 
@@ -170,10 +170,12 @@ class ProblemSet:
     def _environment(self) -> dict[str, Any]:
         """The settings of an environment that change numbers, with a hash of its code's files."""
         settings = self.config.environment
+        if not settings.active:
+            return {}
         targets = named_code({"environment": settings.model_dump(mode="json")})
         code = [require_file(target) for target in targets if ".py:" in target]
         recorded = settings.model_dump(mode="json", exclude={"workers", "at_limit"})
-        return recorded | ({"code": files_digest(code)} if code else {})
+        return {"environment": recorded | ({"code": files_digest(code)} if code else {})}
 
 
 def problem_sets(sources: Sequence[Any] | None, model: Layer, caller: Caller) -> list[ProblemSet]:
@@ -192,17 +194,13 @@ def problem_sets(sources: Sequence[Any] | None, model: Layer, caller: Caller) ->
         return [_held_out(model, caller)]
     if sources and isinstance(sources[0], Mapping):
         config = build_config([model, ("on", _source_settings(ROWS)), *caller.above(ROWS)])
-        problems = load_problems(
-            config.data, "train", sources, answers=config.rewards.needs_answers
-        )
+        answers = config.rewards.needs_answers
+        problems = load_problems(config.data, "train", sources, answers=answers)
         return [ProblemSet(ROWS, config, problems, "rows given in Python")]
     sets = [_named(name, model, caller) for name in sources]
     counts = Counter(problem_set.name for problem_set in sets)
     if repeated := sorted(name for name, count in counts.items() if count > 1):
-        raise ConfigError(
-            f"several sources are called {', '.join(repeated)}: results are stored by name. "
-            "Rename a file, or evaluate them separately"
-        )
+        raise ConfigError(f"several sources are called {', '.join(repeated)}: rename a file")
     return sets
 
 
@@ -219,8 +217,7 @@ def named_problems(on: Problems) -> list[Any] | None:
         return sources
     names = list(chain.from_iterable(_split(str(source)) for source in sources))
     if not names:
-        named = Argument("on", repr(on))
-        raise ConfigError(named, f": expected {', '.join(BENCHMARKS)}, a task or a file")
+        raise ConfigError(f"on is {on!r}; expected {', '.join(BENCHMARKS)}, a task or a file")
     return list(dict.fromkeys(names))
 
 
@@ -242,9 +239,8 @@ def _named(name: str, model: Layer, caller: Caller) -> ProblemSet:
     if name not in names and not is_source:
         raise DataError(
             Argument("on", name),
-            f": there is no '{name}'.{nearest(name, names, spell_out=False)} "
-            f"Benchmarks: {', '.join(BENCHMARKS)}; groups: {', '.join(GROUPS)}; tasks: "
-            f"{', '.join(TASKS)}; or a file, a folder or a hub id owner/name",
+            f": there is no '{name}'.{nearest(name, names, spell_out=False)} Expected one of "
+            f"{', '.join([*BENCHMARKS, *GROUPS, *TASKS])}, a file, a folder or a hub id owner/name",
         )
     above = caller.above(name)
     config = build_config([model, (f"on={name}", _source_settings(name)), *above])
@@ -260,16 +256,8 @@ def _held_out(model: Layer, caller: Caller) -> ProblemSet:
     """A run's own test problems, with the run's settings."""
     if "data" not in model[1]:
         name = model[1]["model"]["name"]
-        there = path_of(name).exists()
-        absent = "" if there else f"there is no folder '{name}' here. For a hub id, "
-        raise ConfigError(
-            f"{absent}name the problems: ",
-            Argument("on", ",".join(list(BENCHMARKS)[:3])),
-            ", ",
-            Argument("on", "all"),
-            f", a built-in task ({', '.join(TASKS)}), a file or a hub id. Only a run has its "
-            "own problems.",
-        )
+        what = f"{name} is not a run, and only a run has its own problems: name some with "
+        raise ConfigError(what, Argument("on", "all"))
     test = model[1]["data"].get("test")
     above = caller.above(test)
     config = build_config([model, *above])
@@ -291,9 +279,8 @@ def _held_out(model: Layer, caller: Caller) -> ProblemSet:
 def _published(
     name: str, config: RunConfig, caller: Caller, *, lower_to_context: bool
 ) -> ProblemSet:
-    loaded = load_benchmark(name, data_dir=caller.data_dir, limit=config.data.limit)
-    whole = (loaded.problems, loaded.source, tuple(loaded.notes))
-    return ProblemSet(name, config, *whole, lower_to_context)
+    of = load_benchmark(name, data_dir=caller.data_dir, limit=config.data.limit)
+    return ProblemSet(name, config, of.problems, of.source, tuple(of.notes), lower_to_context)
 
 
 def _source_settings(name: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from rlobj.answers.version import DEADLINE, verifier_version
 from rlobj.base.errors import ConfigError
 from rlobj.base.paths import nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
@@ -44,30 +43,15 @@ def publish(
             kept = without_empty({**recorded, "verifier": ", ".join(graded.verifiers)})
             benchmarks[name] = replace(graded, settings=kept)
     if not benchmarks:
-        where = samples.path or "the evaluation"
-        raise ConfigError(
-            f"{where} has no graded responses yet; {len(samples.responses):,} are sampled"
-        )
+        raise ConfigError(f"{samples.path or 'the evaluation'} has no graded responses yet")
     result = EvaluationResult(benchmarks, settings, samples.path)
-    where = None if samples.path is None or samples.rank else nearby(samples.path)
-    if write and where:
+    folder = samples.path if write and not samples.rank else None
+    if folder is not None:
         text = json.dumps(result.to_dict(), indent=2, ensure_ascii=False)
         samples.write("results.json", text + "\n")
         samples.write("results.md", result.to_markdown())
-        write_page(where / "report.html", list(benchmarks.values()), result.about)
-    if where:
-        rewards = [recorded["reward"] for recorded in settings["benchmarks"].values()]
-        parts = [part for reward in rewards for part in reward.get("of", [reward])]
-        current = {verifier_version(part.get("deadline", DEADLINE)) for part in parts}
-        versions = {name for graded in benchmarks.values() for name in graded.verifiers}
-        if others := versions - current:
-            callback.noted(
-                f"Grades are of another version of the verifier ({', '.join(sorted(others))}) than "
-                f"the present one ({', '.join(sorted(current))}). To grade the stored responses "
-                f"again: rlobj eval regrade {where}",
-                warning=True,
-            )
+        write_page(folder / "report.html", list(benchmarks.values()), result.about)
     callback.finished(result)
-    if write and where:
-        callback.noted(f"wrote results.json, results.md and report.html to {where}")
+    if folder is not None:
+        callback.noted(f"wrote results.json, results.md and report.html to {nearby(folder)}")
     return result

@@ -1,14 +1,11 @@
 """Grade the stored responses of an evaluation again, without its model."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import ConfigError
-from rlobj.base.paths import nearby, there
-from rlobj.base.showing import shown
+from rlobj.base.paths import nearby
 from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.progress import followed
@@ -16,7 +13,7 @@ from rlobj.evaluation.publishing import publish
 from rlobj.evaluation.responses import blocks_of, grade_stored, open_keys
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.installation import session
-from rlobj.rewards import Reward
+from rlobj.rewards import Grader, Reward
 from rlobj.runs.evaluation_samples import Samples
 from rlobj.settings.layers import reward_settings
 from rlobj.settings.trust import require_trust
@@ -52,8 +49,6 @@ def regrade(
             reward does not have, a new folder that is in use, or code without `trust`.
         DataError: a gold answer that math-verify cannot read.
     """
-    if not isinstance(reward, str | None):
-        raise ConfigError(f"reward is {shown(reward)}; expected a kind or 'file.py:function'")
     samples = Samples.open(path)
     settings, problems = samples.settings(), samples.problems()
     benchmarks, again = settings["benchmarks"], Samples()
@@ -63,17 +58,17 @@ def regrade(
         if not trust:
             named = {} if reward is None else {"rewards": reward_settings(reward)}
             require_trust(path, {"rewards": rewards[name].model_dump(mode="json")}, named)
-    assert samples.path is not None
-    target = Samples(_new_folder(samples.path, rewards.values()) if out is None else out)
+    recorded = {
+        name: {**benchmark, "reward": rewards[name].recorded()}
+        for name, benchmark in benchmarks.items()
+    }
+    kinds = "-".join(dict.fromkeys(str(each["reward"]["kind"]) for each in recorded.values()))
+    target = Samples(Path(f"{Path(path).absolute()}-{kinds}") if out is None else out)
     target.require_free(new=True)
     with followed(callback, progress, "grading ") as callback:
         for name, changed in rewards.items():
-            grader = changed.seen_from(Path.cwd())
-            _grade(grader, name, problems.get(name, []), again, callback)
-        recorded = {
-            name: {**benchmark, "reward": rewards[name].recorded()}
-            for name, benchmark in benchmarks.items()
-        }
+            with changed.seen_from(Path.cwd()).open() as grader:
+                _grade(grader, name, problems.get(name, []), again, callback)
         sessions = [*settings.get("sessions", []), {**session("regraded"), "from": str(path)}]
         with target.locked():
             target.require_free(new=True)
@@ -83,19 +78,9 @@ def regrade(
             # The folder is an evaluation from here on, and not if this process is killed before.
             target.write_settings({**settings, "benchmarks": recorded, "sessions": sessions})
             result = publish(target, callback)
-        both = samples.grades, target.grades
-        if all(any(grade.correct is not None for grade in side.values()) for side in both):
-            sides = shlex.join(str(nearby(path)) for path in (samples.path, target.path) if path)
-            callback.noted(f"to see which grades changed: rlobj eval compare {sides}")
+        sides = shlex.join(str(nearby(folder)) for folder in (samples.path, target.path) if folder)
+        callback.noted(f"to see which grades changed: rlobj eval compare {sides}")
         return result
-
-
-def _new_folder(path: Path, rewards: Iterable[Reward]) -> Path:
-    """A name that is free, such as base-math_verify or base-math_verify-2."""
-    kinds = dict.fromkeys(str(reward.recorded()["kind"]) for reward in rewards)
-    folder = path.with_name(f"{path.name}-{'-'.join(kinds)}")
-    numbered = (folder.with_name(f"{folder.name}-{i}") for i in count(2))
-    return next(path for path in chain([folder], numbered) if not there(path))
 
 
 def _changed(recorded: Mapping[str, Any], reward: str | None) -> Reward:
@@ -108,7 +93,7 @@ def _changed(recorded: Mapping[str, Any], reward: str | None) -> Reward:
 
 
 def _grade(
-    reward: Reward,
+    grader: Grader,
     name: str,
     problems: Sequence[Problem],
     samples: Samples,
@@ -116,7 +101,6 @@ def _grade(
 ) -> None:
     by_id = {problem.id: problem for problem in problems}
     total = sum(key[0] == name and key[1] in by_id for key in samples.responses)
-    with reward.open() as grader:
-        grader.check(problems)
-        for keys in blocks_of(open_keys(samples, name, problems, 0), BLOCK):
-            grade_stored(grader, by_id, name, samples, total, callback, keys)
+    grader.check(problems)
+    for keys in blocks_of(open_keys(samples, name, problems, 0), BLOCK):
+        grade_stored(grader, by_id, name, samples, total, callback, keys)

@@ -6,11 +6,11 @@
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from rlobj.base.errors import Argument, ConfigError, RunError, counted, reported
+from rlobj.base.errors import RunError, reported
 from rlobj.base.launched import absent_variables, started_processes
 
 WAIT = timedelta(days=1)
@@ -29,14 +29,25 @@ class Team:
         size: the number of processes.
 
     Raises:
-        ConfigError: the other processes are not there, or they are more than the GPUs.
+        ConfigError: the other processes are not there.
     """
 
     def __init__(self, alone: bool) -> None:
         self.rank, self.size = 0, 1
-        if not alone and started_processes() > 1:
-            self._state = _joined()
-            self.rank, self.size = self._state.process_index, self._state.num_processes
+        if alone or started_processes() == 1:
+            return
+        from accelerate import PartialState
+        from accelerate.utils import patch_environment
+
+        absent_variables()  # refuses processes that cannot find each other
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        # Otherwise Accelerate opens DeepSpeed where its launcher names it, and sets the threads.
+        threads = torch.get_num_threads()
+        with patch_environment(ACCELERATE_USE_DEEPSPEED="false", OMP_NUM_THREADS=threads):
+            # They meet on CPUs: Gloo notices at once when one of them has ended.
+            self._state = PartialState(cpu=True, timeout=WAIT)
+        self.rank, self.size = self._state.process_index, self._state.num_processes
 
     def meet(self) -> None:
         """Wait until all processes are here.
@@ -45,9 +56,8 @@ class Team:
             RunError: one of them has ended.
         """
         if self.size > 1:
-            what = "the other processes of the evaluation cannot be reached"
-            advice = ". Start all of them again: they continue from what is stored"
-            with reported(RunError, what, RuntimeError, advice=advice):
+            what = "another process of the evaluation has ended: start all of them again"
+            with reported(RunError, what, RuntimeError):
                 self._state.wait_for_everyone()
 
     def share(self, keys: Sequence[_Key]) -> Sequence[_Key]:
@@ -57,27 +67,3 @@ class Team:
         dealt = [key for first in range(self.size) for key in keys[first :: self.size]]
         with self._state.split_between_processes(dealt) as own:
             return own
-
-
-def _joined() -> Any:
-    """Accelerate's state of the processes, each with a GPU of its own if there are GPUs.
-
-    They meet on CPUs: Gloo notices at once when one of them has ended.
-    """
-    from accelerate import PartialState
-    from accelerate.utils import patch_environment
-
-    absent_variables()  # refuses processes that cannot find each other
-    gpus, place = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
-    if gpus and place >= gpus:
-        raise ConfigError(
-            f"this machine has {counted(gpus, 'GPU')}, and process {place + 1} on it needs one of "
-            "its own. Use ",
-            Argument("processes", gpus),
-        )
-    if gpus:
-        torch.cuda.set_device(place)
-    # Otherwise Accelerate opens DeepSpeed where its launcher names it, and sets the threads.
-    variables = {"ACCELERATE_USE_DEEPSPEED": "false", "OMP_NUM_THREADS": torch.get_num_threads()}
-    with patch_environment(**variables):
-        return PartialState(cpu=True, timeout=WAIT)
