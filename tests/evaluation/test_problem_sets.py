@@ -24,7 +24,7 @@ from rlobj.evaluation.problem_sets import (
 )
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.rewards.kinds import Exact
-from rlobj.runs.manifest import write_manifest
+from rlobj.runs.checkpoints import write_manifest
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import compose
 from rlobj.settings.layers import Layer, nested

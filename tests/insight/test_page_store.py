@@ -152,7 +152,7 @@ def test_damaged_records_and_runs_without_tokens_are_refused(tmp_path: Path) -> 
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.resolved.yaml").touch()
-    with pytest.raises(ConfigError, match="has no records: no step was recorded yet"):
+    with pytest.raises(ConfigError, match="has no records: no step has one yet"):
         read_rows(run)  # ended after step 0
     file = write_records(run, [dropped()])
     file.write_bytes(file.read_bytes()[:-9])

@@ -46,7 +46,7 @@ def refused(match, *arguments, read=read_records):
 
 def test_a_missing_folder_an_empty_one_and_a_wrong_name_are_refused(run, tmp_path):
     refused("nowhere is not a run: there is no such folder", tmp_path / "nowhere")
-    why = "no step was recorded yet, or the run has output.tables_every=0"
+    why = "no step has one yet, or output.tables_every is 0"
     refused(f"has no tables: {why}", run, read=read_tables)
     refused(r"no column 'prop'.*prob", run, ["prop"])
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.runs.sampler_metrics import sampler_gap
+from rlobj.runs.loss_metrics import sampler_gap
 from rlobj.samplers.gap import SamplerGap, check_gap
 
 NOISE = {None: 3e-7, torch.bfloat16: 4e-3}

@@ -90,12 +90,12 @@ def test_an_evaluation_can_name_the_checkpoint_of_a_run(policy, tmp_path, accura
         located = find_model(run, checkpoint=name).locate()
         assert located == str(run / "checkpoints" / f"step-{step:06d}" / "model")
     with pytest.raises(
-        ConfigError, match=r"no checkpoint 3 \(checkpoint\.keep .*of 2, 6, newest, best"
+        ConfigError, match=r"no checkpoint 3 \(checkpoint\.keep .*has 2, 6, newest, best"
     ):
         find_model(run, checkpoint="3")
     with pytest.raises(ConfigError, match="checkpoint best needs a run"):
         find_model(str(policy), checkpoint="best")
     accuracies.clear()
     trained(policy, tmp_path / "other")
-    with pytest.raises(ConfigError, match="no checkpoint was evaluated"):
+    with pytest.raises(ConfigError, match="none was evaluated"):
         find_model(tmp_path / "other", checkpoint="best")

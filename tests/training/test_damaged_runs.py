@@ -14,7 +14,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.evaluation.engines import find_model
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.runs.checkpoints import checkpoints
-from rlobj.runs.sessions import FORMAT
+from rlobj.runs.configuration import FORMAT
 from rlobj.training import run_training
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 import rlobj
-from rlobj.runs.sessions import read_stop
+from rlobj.runs.configuration import read_stop
 from rlobj.training.parallel import launcher
 
 

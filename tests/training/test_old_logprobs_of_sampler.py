@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlobj import RunError, TokenBatch, read_tables
 from rlobj.objectives.statistics import SingleProcess
-from rlobj.runs.sampler_metrics import sampler_gap
+from rlobj.runs.loss_metrics import sampler_gap
 from rlobj.scoring import score_samples
 from rlobj.settings.run_config import RunConfig
 from rlobj.training import run_training

@@ -25,8 +25,7 @@ from typer.testing import CliRunner
 
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
-from rlobj.runs.configuration import read_run_config
-from rlobj.runs.sessions import read_changes
+from rlobj.runs.configuration import read_changes, read_run_config
 from rlobj.samplers import TransformersSampler
 from rlobj.settings.building import compose
 from rlobj_cli.app import app
@@ -162,7 +161,7 @@ def test_a_new_run_starts_from_the_policy_of_a_checkpoint(policy):
     names = {"model": policy, "data": "max-digits", "reward": "exact"}
     settings = {**QUICK, "checkpoint.every": 1, "training.warmup_steps": 0}
     rlobj.train("stapo", **names, out="old", settings={**settings, "training.steps": 3})
-    with pytest.raises(ConfigError, match=r"no checkpoint 1 .*expected one of 2, 3, newest"):
+    with pytest.raises(ConfigError, match=r"no checkpoint 1 .*it has 2, 3, newest"):
         rlobj.train(from_run="old@1")
     with pytest.raises(ConfigError, match=r"from_run=old and the model .* both name a policy"):
         rlobj.train(from_run="old", model=policy)

@@ -26,9 +26,8 @@ import rlobj
 from rlobj import ConfigError, DataError, RunError
 from rlobj.base.yaml import dump_yaml, load_yaml
 from rlobj.models.embedded import build_tokenizer
-from rlobj.runs.checkpoints import checkpoints
+from rlobj.runs.checkpoints import checkpoints, write_manifest
 from rlobj.runs.configuration import read_run_config
-from rlobj.runs.manifest import write_manifest
 from rlobj.runs.tables import read_tables
 from rlobj.scoring import PolicyScorer, TokenScores, score_samples
 from rlobj.training import run_training

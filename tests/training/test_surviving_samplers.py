@@ -21,7 +21,7 @@ from rlobj.base.progress import ENDING
 from rlobj.ranks import RankFailed, agree
 from rlobj.rewards.kinds import Graded
 from rlobj.runs.checkpoints import newest_checkpoint
-from rlobj.runs.sessions import read_stop
+from rlobj.runs.configuration import read_stop
 from rlobj.samplers import TransformersSampler
 from rlobj.samplers.types import WaitEnded, WeightsLost
 from rlobj.training import Callback, CallerInputs, run_training

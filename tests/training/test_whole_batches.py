@@ -12,8 +12,8 @@ from tiny import tiny_config
 
 import rlobj
 from rlobj.base.errors import RunError
+from rlobj.runs.configuration import read_changes, read_stop
 from rlobj.runs.run_folder import RunFolder
-from rlobj.runs.sessions import read_changes, read_stop
 from rlobj.settings.run_config import RunConfig
 from rlobj.training import run_training
 

@@ -18,10 +18,9 @@ from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.gguf_files import dense_folder, stored_as
 from rlobj.models.location import require_model, require_weights
 from rlobj.models.threads import parameters, usual_threads
-from rlobj.runs.checkpoints import named_checkpoint
+from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import is_run
-from rlobj.runs.manifest import require_sound
 from rlobj.samplers import Sampler
 from rlobj.settings import profiles
 from rlobj.settings.layers import Layer

@@ -20,11 +20,10 @@ from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.layout import is_run
-from rlobj.runs.loss_metrics import average
+from rlobj.runs.loss_metrics import average, sampler_gap
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.recorder import Recorder
 from rlobj.runs.run_folder import RunFolder
-from rlobj.runs.sampler_metrics import sampler_gap
 from rlobj.runs.token_metrics import token_metrics
 from rlobj.settings.run_config import RunConfig
 

@@ -11,9 +11,8 @@ from rlobj.data.sources import is_here
 from rlobj.data.templates import fill_template, template_columns
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
-from rlobj.runs.checkpoints import named_checkpoint
+from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.manifest import require_sound
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig, is_template
 

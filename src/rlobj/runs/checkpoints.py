@@ -1,22 +1,28 @@
 """The checkpoints of a run: which there are, which is the best, and which are intact."""
 
+import json
 import logging
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict, NonNegativeInt
 
-from rlobj.base.errors import Argument, ConfigError, reported, warn_once
+from rlobj.base.errors import ConfigError, reported, warn_once
 from rlobj.base.files import parse_json, remove
 from rlobj.base.paths import step_of
 from rlobj.base.validation import Model
+from rlobj.runs.configuration import HELD_OUT_PROBLEMS, REWARD_FILE, read_changes
 from rlobj.runs.layout import how_to_continue
-from rlobj.runs.manifest import damage
 from rlobj.runs.metrics import ACCURACY, HeldOutMetric, measure_of, read_metrics
-from rlobj.runs.sessions import HELD_OUT_PROBLEMS, REWARD_FILE, read_changes
 
 logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+_BLOCK = 1 << 24  # bytes read at a time
+_READ: set[tuple[str, int, int, int]] = set()
+"""Files that this process has read and found intact: path, time of the last change, size, CRC."""
 
 
 def checkpoints(path: Path) -> list[Path]:
@@ -41,12 +47,8 @@ def named_checkpoint(path: Path, name: str | None) -> Path:
     if best := best_checkpoint(path):
         named["best"] = best
     if (name or "newest") not in named:
-        none = (
-            "no checkpoint was evaluated" if name == "best" else "checkpoint.keep removes old ones"
-        )
-        raise ConfigError(
-            f"{path} has no checkpoint {name} ({none}); expected one of {', '.join(named)}"
-        )
+        why = "none was evaluated" if name == "best" else "checkpoint.keep removes old ones"
+        raise ConfigError(f"{path} has no checkpoint {name} ({why}); it has {', '.join(named)}")
     return named[name or "newest"]
 
 
@@ -136,12 +138,7 @@ def newest_sound(path: Path, *, set_aside: bool = False) -> Path | None:
         if not damaged:
             return None
         listed = "\n".join(f"  {folder.name}: {what}" for folder, what in damaged.items())
-        raise ConfigError(
-            f"no checkpoint in {path / 'checkpoints'} can be read:\n{listed}\nNothing was changed. "
-            "Restore their files, or start a new run with ",
-            Argument("out", "DIR"),
-            ".",
-        )
+        raise ConfigError(f"no checkpoint in {path / 'checkpoints'} can be read:\n{listed}")
     for folder, what in damaged.items():
         if not set_aside:
             warn_once(f"{folder} is damaged ({what}): {checkpoint.name} is used")
@@ -162,3 +159,57 @@ def read_state(checkpoint: Path) -> State:
     file = checkpoint / "state.json"
     with reported(ConfigError, f"cannot read {file}", OSError, ValueError):
         return State(**parse_json(file.read_bytes()))
+
+
+# manifest.json: size in bytes and CRC-32 of every file of a checkpoint.
+
+
+def write_manifest(place: Path) -> None:
+    """Write the manifest of the files in a folder."""
+    manifest = place / MANIFEST
+    files = sorted(file for file in place.rglob("*") if file.is_file() and file != manifest)
+    listed = {str(file.relative_to(place)): [file.stat().st_size, _crc(file)] for file in files}
+    manifest.write_text(json.dumps(listed, indent=1), encoding="utf-8")
+
+
+def require_sound(checkpoint: Path, within: str = "") -> None:
+    """Check the files of a checkpoint, or of a folder `within` it.
+
+    Raises:
+        ConfigError: one is damaged.
+    """
+    if (problem := damage(checkpoint, within)) is not None:
+        raise ConfigError(f"{checkpoint} is damaged ({problem}): name another checkpoint")
+
+
+def damage(checkpoint: Path, within: str = "") -> str | None:
+    """Describe the first damaged file of a checkpoint; None if all files are intact.
+
+    Args:
+        checkpoint: its folder.
+        within: only files in this folder of it.
+    """
+    try:
+        listed = parse_json((checkpoint / MANIFEST).read_bytes())
+        for name, (size, crc) in listed.items():
+            file = checkpoint / name
+            if not name.startswith(within):
+                continue
+            if not file.is_file():
+                return f"{name} is missing"
+            status = file.stat()
+            stamp = (str(file), status.st_mtime_ns, status.st_size, crc)
+            if stamp not in _READ and (status.st_size != size or _crc(file) != crc):
+                return f"{name} has changed since it was written"
+            _READ.add(stamp)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return f"{MANIFEST}: {error}"
+    return None
+
+
+def _crc(file: Path) -> int:
+    total = 0
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            total = zlib.crc32(block, total)
+    return total

@@ -157,9 +157,7 @@ def checked_files(run: Path, kind: str, steps: Iterable[int] | None = None) -> d
         raise ConfigError(f"{run} is not a run: there is no such folder")
     if not (files := table_files(run, kind)):
         setting = {"records": "records", "tables": "tables_every"}[kind]
-        raise ConfigError(
-            f"{run} has no {kind}: no step was recorded yet, or the run has output.{setting}=0"
-        )
+        raise ConfigError(f"{run} has no {kind}: no step has one yet, or output.{setting} is 0")
     if steps is not None:
         wanted = set(steps)
         present = {step_of(file) for file in files}
@@ -179,8 +177,6 @@ def _checked_schema(file: Path) -> Any:
     if not version:
         raise ConfigError(f"{file} was not written by rlobj: its metadata have no {VERSION_KEY}")
     if version != str(SCHEMA_VERSION):
-        raise ConfigError(
-            f"{file} has schema version {version}, and this rlobj reads version {SCHEMA_VERSION}: "
-            "use the version of rlobj that wrote it"
-        )
+        what = f"{file} has schema version {version}"
+        raise ConfigError(f"{what}, and this rlobj reads version {SCHEMA_VERSION}")
     return schema

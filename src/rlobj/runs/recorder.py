@@ -1,4 +1,4 @@
-"""Recorder: writes RUN/records/ and RUN/tables/.
+"""Recorder: writes RUN/records/ and RUN/tables/; `write_samples` writes RUN/samples/.
 
 The record has the tokens of each update that were touched or are spurious: all of them, or the
 first `output.records` in the order of a hash of the run's seed, the step, the update, the response
@@ -8,6 +8,7 @@ The metadata of each file count all tokens of its updates, exactly; see `Recorde
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,21 @@ import pyarrow
 import torch
 
 from rlobj.base.arrow import write_parquet
+from rlobj.conversations.grading import described
 from rlobj.objectives.statistics import hash_keys, kth_smallest
 from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.columns import SCHEMA
-from rlobj.runs.layout import record_file
+from rlobj.runs.layout import record_file, sample_table
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.reading import UPDATES_KEY
 from rlobj.runs.rows import rows_of
 from rlobj.runs.tables import write_tables
 from rlobj.runs.texts import TokenTexts
+from rlobj.samplers import Response
 from rlobj.settings.run_config import RunConfig
 
+OPTIONAL = ("source", "conversation")
+"""Columns that a table lacks if no response has a value."""
 _ORDER = [(name, "ascending") for name in ("update", "response", "position")]
 
 
@@ -113,3 +118,58 @@ class Recorder:
             "model": config.model.name or "embedded",
             "seed": config.seed,
         }
+
+
+def write_samples(
+    run: Path,
+    step: int,
+    responses: Sequence[Response],
+    kept: int,
+    comm: ProcessGroup,
+    names: Sequence[str] = (),
+) -> None:
+    """Write the sample table of all ranks: one row per response, with its problem, text and grade.
+
+    Each of several rewards has a column, such as `reward_format`. With several sources, the column
+    `source` has their labels. `response` is the last message of a conversation, and the column
+    `conversation` has all turns, as JSON.
+
+    Args:
+        run: the run's folder.
+        step: from 1.
+        responses: of this rank.
+        kept: how many of them, from the first, the step trains on.
+        comm: the process group.
+        names: of several rewards.
+    """
+    columns = {
+        "id": [r.id for r in responses],
+        "group": [r.group for r in responses],
+        "problem": [r.problem.id for r in responses],
+        "prompt": [r.problem.prompt for r in responses],
+        "answer": [r.problem.answer for r in responses],
+        "source": [r.problem.source for r in responses],
+        "response": [r.text for r in responses],
+        "conversation": [
+            json.dumps([*map(described, r.turns)]) if r.turns else None for r in responses
+        ],
+        "graded_answer": [r.grade.answer for r in responses],
+        "correct": [r.grade.correct for r in responses],
+        "reason": [r.grade.reason for r in responses],
+        "reward": [r.reward for r in responses],
+        **{
+            f"reward_{name}": [r.grade.rewards[k] for r in responses]
+            for k, name in enumerate(names)
+        },
+        "length": [len(r.tokens) for r in responses],
+        "finish": [r.finish for r in responses],
+        "weight_version": [r.weight_version for r in responses],
+        "kept": [i < kept for i in range(len(responses))],
+    }
+    parts = comm.gather(columns)
+    if not comm.rank:
+        whole = {key: [value for part in parts for value in part[key]] for key in columns}
+        for name in OPTIONAL:
+            if not any(whole[name]):
+                del whole[name]
+        write_parquet(sample_table(run, step), pyarrow.table(whole))

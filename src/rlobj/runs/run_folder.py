@@ -20,7 +20,7 @@ from rlobj.base.folders import lock_folder
 from rlobj.base.paths import nearby, step_of
 from rlobj.installation import session
 from rlobj.runs.checkpoints import newest_checkpoint
-from rlobj.runs.configuration import dump_config
+from rlobj.runs.configuration import FORMAT, dump_config, read_sessions
 from rlobj.runs.layout import (
     CONFIG_FILE,
     FOLDERS,
@@ -31,7 +31,6 @@ from rlobj.runs.layout import (
     is_run,
 )
 from rlobj.runs.metrics import read_metrics
-from rlobj.runs.sessions import FORMAT, read_sessions
 from rlobj.settings.run_config import RunConfig
 
 

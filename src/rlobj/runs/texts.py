@@ -1,6 +1,7 @@
 """Texts of tokens, and of their context in a response, without decoding every token anew."""
 
 import codecs
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,8 +60,6 @@ class TokenTexts:
 
     def _find(self, token: int) -> bytes:
         text = self._tokenizer.convert_ids_to_tokens(int(token))
-        if isinstance(text, bytes):
-            return text
         if text is None:  # an embedding without a token
             return b""
         if self._bytes:
@@ -92,32 +91,22 @@ class TokenTexts:
             positions: the position of each token in its response, [M].
             size: the largest number of tokens on each side; the prompt counts.
         """
-        used, place = np.unique(rows, return_inverse=True)
-        prompts = [sequences[i][0][-size - 3 :] for i in used]  # 3 may be parts of a character
-        wholes = [[*p, *whole(sequences[i][1])] for i, p in zip(used, prompts, strict=True)]
-        said = [own(sequences[i][1]) for i in used]
-        pieces = [
-            piece
-            for ids, prompt, mine in zip(wholes, prompts, said, strict=True)
-            for piece in _marked(self._pieces(ids), len(prompt), mine)
-        ]
-        sizes = np.array([len(whole) for whole in wholes], np.int64)
-        ends = sizes.cumsum()
-        starts = ends - sizes
-        at = starts[place] + np.array([len(p) for p in prompts], np.int64)[place] + positions
-        for row, mark in enumerate(said):
-            if mark is not None:  # the policy's tokens are not all that was said
-                mine = place == row
-                at[mine] += np.flatnonzero(mark)[positions[mine]] - positions[mine]
-        offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
-        text = b"".join(pieces)
-        first, last = np.maximum(at - size, starts[place]), np.minimum(at + 1 + size, ends[place])
-
-        def texts(start: Ints, end: Ints) -> Any:
-            parts = zip(offsets[start].tolist(), offsets[end].tolist(), strict=True)
-            return pyarrow.array([text[i:j] for i, j in parts], pyarrow.string())
-
-        return texts(first, at), texts(at + 1, last)
+        known: dict[int, tuple[bytes, list[int], Sequence[int]]] = {}
+        for row in set(rows.tolist()):
+            prompt, response = sequences[row][0][-size - 3 :], sequences[row][1]  # 3: of characters
+            mine = own(response)
+            pieces = _marked(self._pieces([*prompt, *whole(response)]), len(prompt), mine)
+            offsets = [0, *itertools.accumulate(map(len, pieces))]
+            everywhere = range(len(prompt), len(pieces))
+            places = everywhere if mine is None else np.flatnonzero(mine) + len(prompt)
+            known[row] = b"".join(pieces), offsets, places
+        before, after = list[bytes](), list[bytes]()
+        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
+            text, offsets, places = known[row]
+            at = int(places[position])
+            before.append(text[offsets[max(at - size, 0)] : offsets[at]])
+            after.append(text[offsets[at + 1] : offsets[min(at + 1 + size, len(offsets) - 1)]])
+        return pyarrow.array(before, pyarrow.string()), pyarrow.array(after, pyarrow.string())
 
 
 def _marked(pieces: list[bytes], prompt: int, mine: NDArray[np.bool_] | None) -> list[bytes]:

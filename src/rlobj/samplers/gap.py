@@ -43,7 +43,7 @@ def check_gap(
     slope: of d in u. A sampler at temperature T' instead of T has d ≈ (T/T' − 1) u.
 
     Args:
-        gap: from `runs.sampler_metrics.sampler_gap`.
+        gap: from `runs.loss_metrics.sampler_gap`.
         limit: of the gap, nats. With a number, it is the only check.
         arithmetic: of the policy; None = float32.
         first: the run's first gap, nats; None = this is it.

@@ -31,7 +31,7 @@ from rlobj.models.adapters import adapter_weights, without_adapters
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
-from rlobj.runs import manifest
+from rlobj.runs.checkpoints import write_manifest
 from rlobj.runs.run_folder import RunFolder
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def write(
         with _writing(run, comm):
             if comm.rank == 0:
                 _write_rest(place, policy, state, comm.size)
-                manifest.write_manifest(place)
+                write_manifest(place)
                 settle(place, run.checkpoints / name)
     except RunError:
         if comm.rank == 0:

@@ -107,8 +107,7 @@ def start_from(
     layer = f"run {path.name}"
     if step or checkpoints(path) or in_another_trainer(path):
         checkpoint = named_checkpoint(path, step or None)
-        from rlobj.runs.checkpoints import newest_sound
-        from rlobj.runs.manifest import require_sound
+        from rlobj.runs.checkpoints import newest_sound, require_sound
 
         if step:
             require_sound(checkpoint)

@@ -12,10 +12,9 @@ from rlobj.insight.diagnosis.checks import CHECKS, NAMES
 from rlobj.insight.diagnosis.history import History
 from rlobj.insight.numbers import Line
 from rlobj.reporting import visible
-from rlobj.runs.configuration import read_run_config
+from rlobj.runs.configuration import read_changes, read_run_config, read_stop
 from rlobj.runs.layout import in_another_trainer, run_paths
 from rlobj.runs.metrics import Progress, read_metrics
-from rlobj.runs.sessions import read_changes, read_stop
 from rlobj.settings.run_config import RunConfig
 
 PAGE = "docs/diagnosis.md"

@@ -25,9 +25,15 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import any_rank
-from rlobj.runs.loss_metrics import MEASURED, PREDICTED, MicroBatchResult, average, combine
+from rlobj.runs.loss_metrics import (
+    MEASURED,
+    PREDICTED,
+    MicroBatchResult,
+    average,
+    combine,
+    sampler_gap,
+)
 from rlobj.runs.observed import POLICY, ObservedUpdate
-from rlobj.runs.sampler_metrics import sampler_gap
 from rlobj.runs.token_metrics import token_metrics
 from rlobj.samplers.gap import check_gap
 from rlobj.scoring import PolicyScorer

@@ -28,18 +28,17 @@ from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
 from rlobj.rewards import Grader
 from rlobj.runs.checkpoints import best_checkpoint, checkpoints, held_out, read_state
-from rlobj.runs.configuration import read_settings
-from rlobj.runs.metrics import measure_of
-from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.recorder import Recorder
-from rlobj.runs.run_folder import RunFolder
-from rlobj.runs.samples import write_samples
-from rlobj.runs.sessions import (
+from rlobj.runs.configuration import (
     HELD_OUT_PROBLEMS,
     OBJECTIVE_FILE,
     REWARD_FILE,
     TRAINING_PROBLEMS,
+    read_settings,
 )
+from rlobj.runs.metrics import measure_of
+from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.recorder import Recorder, write_samples
+from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import Sampler, TransformersSampler, derive_seed
 from rlobj.samplers.syncing import Synchronizer
 from rlobj.samplers.types import WeightsLost
