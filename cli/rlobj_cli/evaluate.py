@@ -41,17 +41,10 @@ def compare(
 @evaluation.command()
 def regrade(
     directory: options.Evaluation,
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Grader: math, math_verify, exact, another kind, or FILE.py:NAME. "
-            "Default: the same as before.",
-        ),
-    ] = None,
+    reward: options.Reward = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="The new folder. Default: DIRECTORY-KIND."),
+        typer.Option("--out", "-o", metavar="DIR", help="The new folder. Default: DIR-KIND."),
     ] = None,
     trust: options.Trust = False,
 ) -> None:
@@ -99,17 +92,12 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL",
-            help="A run (its newest checkpoint), a model folder or GGUF file, a hub id, or: "
-            "embedded.",
+            metavar="MODEL", help="A run, a model folder or GGUF file, a hub id, or: embedded."
         ),
     ],
     checkpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of a run: newest, best (held-out accuracy or reward), or a step.",
-        ),
+        typer.Option(metavar="NAME", help="Of a run: newest (the default), best, or a step."),
     ] = None,
     on: Annotated[
         str | None,
@@ -124,19 +112,12 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg. --set "
-            "changes single ones.",
+            help="A paper's settings: stapo, stapo-sampled, justrl, stare, dapo or lp-reg.",
         ),
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(
-            "--samples",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Responses per problem. Default: 4.",
-        ),
+        typer.Option("--samples", "-n", metavar="N", min=1, help="Responses per problem."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="The first N problems of each.")
@@ -163,12 +144,7 @@ def evaluate(
     settings: options.Settings = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Default: a folder under evals/ for exactly these settings.",
-        ),
+        typer.Option("--out", "-o", metavar="DIR", help="Default: one under evals/."),
     ] = None,
     processes: options.Processes = None,
     trust: options.Trust = False,
@@ -199,9 +175,9 @@ def evaluate(
         from rlobj.training.parallel.launcher import launch
 
         raise typer.Exit(launch(sys.argv[1:], processes))
-    console, evaluations, screen = _loaded()
     from rlobj.base.launched import first_process
 
+    console, evaluations, screen = _loaded()
     console.quiet = processes != 1 and not first_process()
     layers = setting_layers(
         settings,

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
 from rlobj.base.launched import first_process
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.result import EvaluationResult
@@ -114,8 +113,6 @@ def followed(
     callback: EvaluationCallback | None, progress: bool, doing: str = ""
 ) -> Iterator[EvaluationCallback]:
     """The callback; without one, if `progress` is asked for, the progress on stderr."""
-    if not isinstance(progress, bool):
-        raise ConfigError(f"progress is {progress!r}; expected True or False")
     if callback is None and progress and first_process():  # also where each process works alone
         with EvaluationProgress(bystander(), doing) as shown:
             yield shown

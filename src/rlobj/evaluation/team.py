@@ -6,7 +6,7 @@
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -46,7 +46,7 @@ class Team:
         threads = torch.get_num_threads()
         with patch_environment(ACCELERATE_USE_DEEPSPEED="false", OMP_NUM_THREADS=threads):
             # They meet on CPUs: Gloo notices at once when one of them has ended.
-            self._state = PartialState(cpu=True, timeout=WAIT)
+            self._state: Any = PartialState(cpu=True, timeout=WAIT)
         self.rank, self.size = self._state.process_index, self._state.num_processes
 
     def meet(self) -> None:

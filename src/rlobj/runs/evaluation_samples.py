@@ -27,12 +27,7 @@ from rlobj.conversations.grading import described, turn_of
 from rlobj.data import Problem
 from rlobj.installation import require_format
 from rlobj.rewards import Graded
-from rlobj.runs.layout import (
-    GRADES_FILE,
-    PROBLEMS_FILE,
-    SAMPLES_FILE,
-    SETTINGS_FILE,
-)
+from rlobj.runs.layout import GRADES_FILE, PROBLEMS_FILE, SAMPLES_FILE, SETTINGS_FILE
 from rlobj.samplers import Response
 
 FORMAT = 1
@@ -73,10 +68,7 @@ class Samples:
         """
         samples = cls(path)
         if "benchmarks" not in samples.settings():
-            raise ConfigError(
-                f"{path} is not an evaluation: it has no settings.json, or that has no benchmarks. "
-                "Create an evaluation with rlobj eval MODEL --out DIR"
-            )
+            raise ConfigError(f"{path} is not an evaluation: its settings.json has no benchmarks")
         samples.read()
         return samples
 
@@ -108,8 +100,7 @@ class Samples:
         stored = (path / SETTINGS_FILE).exists()
         if any(entry.name != ".lock" for entry in path.iterdir()) and (new or not stored):
             what = "has an evaluation already" if stored else "has files, but is not an evaluation"
-            out = Argument("out", "DIR")
-            raise ConfigError(f"{path} {what}. Choose another folder with ", out)
+            raise ConfigError(f"{path} {what}. Choose another with ", Argument("out", "DIR"))
 
     # Settings and problems.
 

@@ -100,24 +100,20 @@ class Recorder:
             parts = self._comm.gather(pyarrow.concat_tables([SCHEMA.empty_table(), *rows]))
         with together(self._comm, "writing records and tables"):
             if tabled:
-                ranks = (self._comm.rank, self._comm.size)
-                write_tables(self._folder, step, tabled, ranks, self._facts())
+                config, ranks = self._config, (self._comm.rank, self._comm.size)
+                facts = {  # how the policy was scored
+                    "temperature": config.sampling.temperature,
+                    "max_tokens": config.sampling.max_tokens,
+                    "selection": config.training.selection,
+                    "model": config.model.name or "embedded",
+                    "seed": config.seed,
+                }
+                write_tables(self._folder, step, tabled, ranks, facts)
             if recorded and not self._comm.rank:
                 whole = pyarrow.concat_tables(parts).sort_by(_ORDER)
                 metadata = {**SCHEMA.metadata, UPDATES_KEY: json.dumps(counts)}
                 file = record_file(self._folder, step)
                 write_parquet(file, whole.replace_schema_metadata(metadata))
-
-    def _facts(self) -> dict[str, Any]:
-        """How the policy was scored."""
-        config = self._config
-        return {
-            "temperature": config.sampling.temperature,
-            "max_tokens": config.sampling.max_tokens,
-            "selection": config.training.selection,
-            "model": config.model.name or "embedded",
-            "seed": config.seed,
-        }
 
 
 def write_samples(

@@ -91,14 +91,14 @@ class TokenTexts:
             positions: the position of each token in its response, [M].
             size: the largest number of tokens on each side; the prompt counts.
         """
-        known: dict[int, tuple[bytes, list[int], Sequence[int]]] = {}
+        known: dict[int, tuple[bytes, list[int], Ints]] = {}
         for row in set(rows.tolist()):
             prompt, response = sequences[row][0][-size - 3 :], sequences[row][1]  # 3: of characters
             mine = own(response)
             pieces = _marked(self._pieces([*prompt, *whole(response)]), len(prompt), mine)
             offsets = [0, *itertools.accumulate(map(len, pieces))]
-            everywhere = range(len(prompt), len(pieces))
-            places = everywhere if mine is None else np.flatnonzero(mine) + len(prompt)
+            marks = np.ones(len(response), bool) if mine is None else mine
+            places = np.flatnonzero(marks) + len(prompt)
             known[row] = b"".join(pieces), offsets, places
         before, after = list[bytes](), list[bytes]()
         for row, position in zip(rows.tolist(), positions.tolist(), strict=True):

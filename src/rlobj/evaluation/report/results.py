@@ -59,9 +59,8 @@ def reading_notes(benchmarks: Sequence[GradedBenchmark]) -> list[str]:
     ]
     if rewarded:
         notes.append(
-            f"The reward of {rewarded} does not say which responses are right: mean rewards take "
-            "the place of avg@n, and pass@k, maj@k and other numbers of right responses are left "
-            f"out. A function says what is right with a mapping such as {MAPPING}."
+            f"The reward of {rewarded} does not say which responses are right, so there is no "
+            f"avg@n, pass@k or maj@k. A function says it with a mapping such as {MAPPING}."
         )
     counted = "enter no mean reward" if rewarded else "count as wrong"
     names = {
