@@ -20,7 +20,7 @@ from rlobj.samplers.response import TurnRecord
 
 _asset = partial(packaged, "rlobj.evaluation.report")
 TEXT_BUDGET = 40_000_000
-"""Characters of responses that a page holds; a browser still opens it at once."""
+"""Bytes of responses that a page holds; a browser still opens it at once."""
 VERDICTS = {
     "r": "right",
     "w": "wrong",
@@ -46,8 +46,8 @@ def write_page(
         path: the file, `report.html` for instance.
         benchmarks: what was evaluated.
         about: `model`, `versions`, `hardware`, `started` and what else belongs on top.
-        budget: characters of responses in the page. It holds all verdicts, and the texts of the
-            first responses of all problems; it says what is left out.
+        budget: bytes of responses in the page. It holds all verdicts, and the texts of the first
+            responses of all problems; it says what is left out.
 
     Raises:
         RunError: the disk refused.
@@ -147,10 +147,9 @@ def _texts_that_fit(benchmarks: Sequence[GradedBenchmark], budget: int) -> dict[
     placed = [pair for problem in problems for pair in enumerate(problem.responses)]
     texts: dict[int, str] = {}
     for _, response in sorted(placed, key=itemgetter(0)):
-        turns = enumerate(response.turns)
-        whole = "".join(_turn(number, turn) for number, turn in turns)
-        text = whole or f"<div class=text>{escape(response.text)}</div>"
-        budget -= len(text)
+        turns = "".join(_turn(number, turn) for number, turn in enumerate(response.turns))
+        text = turns or f"<div class=text>{escape(response.text)}</div>"
+        budget -= len(text.encode(errors="backslashreplace"))
         if budget < 0:
             break
         texts[id(response)] = text
