@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import torch
 
@@ -43,8 +42,8 @@ from rlobj.runs.texts import TokenTexts
 
 BUDGET = 1_000_000
 """Rows of a page."""
-CONTEXTS = 50_000
-"""Recorded rows of a page that have the text before and after them."""
+RECORDED = 100_000
+"""Recorded rows of a page, each with the text before and after it."""
 ORDER = ("step", "update", "group", "response", "position")
 
 
@@ -57,7 +56,7 @@ class PageRows:
             old_logprob, old_entropy, ref_gap, proxy_gap, length, prompt,
             turn_reward, read (what the policy read before the token), `reward:NAME`, and an
             objective's own columns. `holds:PART` says whether a part of the run's rules holds; null
-            = not known. A response without tokens has one row, whose position is -1.
+            = not known.
         updates: step and update of the whole updates.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
         objective: that of the run; None if it cannot be read.
@@ -95,16 +94,13 @@ def read_rows(
     run = Path(run)
     objective = objective_of(read_settings(run))
     every = (part for expression in rules_of(objective) for part in parts_of(expression))
-    rules = list(dict.fromkeys(every))
+    rules = [
+        rule
+        for rule in dict.fromkeys(every)
+        if not any(isinstance(node, UnreadRule) for node in rule.walk())  # code of the run
+    ]
     texts = vocabulary(run)
     parts, updates, notes = [], [], []
-    unread = (r for r in rules if any(isinstance(node, UnreadRule) for node in r.walk()))
-    for code in [*unread]:
-        notes.append(
-            f"It is not known on which tokens {code} holds: no code that a run names is imported "
-            f"for its page. If you trust the code: rlobj replay {run} --rule RULE"
-        )
-        rules.remove(code)
     whole, left, refused = set[int](), budget, set[int]()
     sizes = _table_sizes(run)
     for done, (step, tokens) in enumerate(sizes, 1):
@@ -124,8 +120,8 @@ def read_rows(
         left -= tokens
     if refused:
         notes.append(
-            f"A page has at most {budget:,} rows, so {counted(len(refused), 'step')} with full "
-            f"tables show their recorded tokens only: {listed(refused)}"
+            f"A page has at most {budget:,} rows: of the full tables of {listed(refused)} it has "
+            "the recorded tokens only."
         )
     touched, counts = True, list[RecordedUpdate]()
     if parts and not table_files(run, "records"):
@@ -133,7 +129,7 @@ def read_rows(
     else:
         record = Record(run)
         counts = record.updates
-        rows, touched = _recorded(record, whole, left, notes)
+        rows, touched = _recorded(record, whole, min(left, RECORDED), notes)
         parts.append(with_parts(rows, rules))
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
@@ -183,9 +179,7 @@ def _recorded(record: Record, whole: set[int], limit: int, notes: list[str]) -> 
     if len(steps) < len(sizes):
         left = counted(len(sizes) - len(steps), "older step")
         notes.append(f"The page has no place for the recorded tokens of {left}.")
-    few = sum(map(sizes.__getitem__, steps)) <= CONTEXTS
-    names = [name for name in COLUMNS if few or name not in ("before", "after")]
-    return encoded(record.rows(names, steps=steps)), touched
+    return encoded(record.rows(COLUMNS, steps=steps)), touched
 
 
 def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = ()) -> Any:
@@ -199,10 +193,8 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
     observed = observed_again(update)
     table, plan = update.table, observed.plan
     assert plan.clauses is not None
-    decided, ids = table.decided.nonzero()[:, 0], table.ids
-    assert ids is not None
-    place = (update.step, update.update)
-    rows = encoded(rows_of(observed, decided, place, texts, context=0))
+    decided = table.decided.nonzero()[:, 0]
+    rows = encoded(rows_of(observed, decided, (update.step, update.update), texts, context=0))
     in_phase = pyarrow.array(numpy(plan.clauses.in_phase[decided]))
     rows = rows.append_column("in_phase", in_phase)
     rows = rows.drop_columns(["before", "after"])  # the rows around say it
@@ -219,18 +211,7 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
         rows = rows.append_column(name, pyarrow.array(values, from_pandas=True))
     for rule, held in _held(update, rules):
         rows = rows.append_column(part_column(rule), pyarrow.array(numpy(held[decided])))
-    rows = rows.append_column("prompt", prompts.take(numpy(chosen)).dictionary_encode())
-    empty = (table.decided_responses & (table.lengths == 0)).nonzero()[:, 0]
-    alone = {
-        "step": np.full(len(empty), place[0], np.int32),
-        "update": np.full(len(empty), place[1], np.int32),
-        "response": numpy(ids[empty]),
-        "group": numpy(table.groups[empty]),
-        "position": np.full(len(empty), -1, np.int32),
-        "reward": numbers(table.reward()[empty]),
-        **{name: numbers(values[empty]) for name, values in per_response.items()},
-    }
-    return pyarrow.concat_tables([rows, pyarrow.table(alone)], promote_options="default")
+    return rows.append_column("prompt", prompts.take(numpy(chosen)).dictionary_encode())
 
 
 def _read(update: UpdateTable, texts: TokenTexts) -> dict[tuple[int, int], str]:

@@ -36,19 +36,16 @@ def store_data(page: PageRows) -> tuple[dict[str, Any], dict[str, bytes]]:
     keys = np.stack([_numbers(rows[name]) for name in ORDER[:4]])
     first = np.ones(len(rows), bool)
     first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
-    real = _numbers(rows["position"]) >= 0
-    starts = np.flatnonzero(first)
-    before = np.concatenate([[0], np.cumsum(real)])[starts].astype(np.int32)
+    starts = np.flatnonzero(first).astype(np.int32)
     responses = rows.take(starts)
-    tokens = rows if real.all() else rows.filter(pyarrow.array(real))  # a copy
-    columns = {"start": {"per": "response", **_described(pyarrow.array(before), element)}}
+    columns = {"start": {"per": "response", **_described(pyarrow.array(starts), element)}}
     for name in rows.column_names:
         per_response = name in PER_RESPONSE or name.startswith("reward:")
-        column = (responses if per_response else tokens)[name].combine_chunks()
+        column = (responses if per_response else rows)[name].combine_chunks()
         if column.null_count < len(column):
             per = "response" if per_response else "token"
             columns[name] = {"per": per, **_described(column, element)}
-    meta = {"size": len(tokens), "columns": columns, "updates": page.updates}
+    meta = {"size": len(rows), "columns": columns, "updates": page.updates}
     return meta, {name: packed for packed, name in ids.items()}
 
 

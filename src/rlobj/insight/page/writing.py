@@ -1,11 +1,9 @@
 """`inspect.html`: the tokens of a run as a page that needs no network."""
 
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
@@ -56,11 +54,8 @@ def write_inspection_page(
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
     rules = rules_of(page.objective)
-    deciders: list[tuple[str, Any]] = [(field, rule) for rule, field in rules.items()]
-    if page.objective and page.objective.mismatch:
-        deciders.append(("mismatch", page.objective.mismatch))
     name = visible(named_folder(run).name, 100)
-    body = {"title": escape(name), "facts": definition_list(_facts(page, deciders))}
+    body = {"title": escape(name), "facts": definition_list(_facts(page))}
     body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     described = {name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()}
     described |= {k: {"unit": c.unit, "meaning": c.meaning} for k, c in COLUMNS.items()}
@@ -83,11 +78,13 @@ def write_inspection_page(
     return path
 
 
-def _facts(page: PageRows, deciders: Iterable[tuple[str, Any]]) -> dict[str, str]:
+def _facts(page: PageRows) -> dict[str, str]:
     """The head of the page: what decides, steps, and counts of tokens by effect."""
     facts: dict[str, str] = {}
-    for name, decider in deciders:
-        facts[name] = f"{facts[name]}; {decider}" if name in facts else str(decider)
+    for rule, field in rules_of(page.objective).items():
+        facts[field] = f"{facts[field]}; {rule}" if field in facts else str(rule)
+    if page.objective and page.objective.mismatch:
+        facts["mismatch"] = str(page.objective.mismatch)
     counts: Counter[str] = Counter()
     for update in page.counts:
         counts["tokens"] += update.tokens

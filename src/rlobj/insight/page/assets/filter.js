@@ -3,12 +3,17 @@
 
 /* mask: 1 for the rows that the filter finds; inside: 1 for those of its steps. */
 const chosen = { mask: null, inside: null, narrowed: false };
-const fields = new Map(); // by key of the state: {read, show}
 let inPhase = null; // 1 for the tokens that count
 let whole = null; // the text of each response whose tokens are all there
 let turns = 0; // number of the newest filter; older ones end when they notice
 
-const inRange = ({ step }) => step >= Number(state.from) && step <= Number(state.to || Infinity);
+/* The columns with a range in the filter, such as "0.1..0.9"; the first ones are always shown. */
+const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious"].filter(store.has);
+const RANGED = [...new Set([...FIRST, ...Object.keys(store.meta.columns)])].filter(
+  (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|response|token|in_phase|holds:.*)$/s.test(name),
+);
+const rangeOf = (name) => `range:${name}`;
+const readers = new Map(); // key of the state -> a function that reads its field
 
 async function applyFilter() {
   const turn = ++turns;
@@ -17,15 +22,15 @@ async function applyFilter() {
   if (turn !== turns) return;
   inPhase ??= Uint8Array.from(column("in_phase"), (within) => within !== 0);
   chosen.inside = inPhase.slice();
-  for (const each of store.updates) if (!inRange(each)) chosen.inside.fill(0, each.start, each.end);
+  const { text, effect, from, to } = state;
+  for (const { step, start, end } of store.updates)
+    if (step < Number(from) || step > Number(to || Infinity)) chosen.inside.fill(0, start, end);
   chosen.mask = chosen.inside.slice();
   for (const name of names) keepRange(name);
-  const { text, effect } = state;
   if (text) keepText(text);
   if (effect === "touched") keep("effect", (each) => each !== null);
   else if (effect) keep("effect", (each) => (each ?? "untouched") === effect);
   chosen.narrowed = Boolean(text || effect || names.length);
-  byId("reset").disabled = [...fields.keys()].every((key) => !state[key]);
   showCount();
   refresh(["mask"]);
 }
@@ -64,11 +69,6 @@ function keepText(text) {
       while (begin + textOf(row).length <= at) begin += textOf(row++).length;
       for (let [next, place] = [row, begin]; place < at + text.length; place += textOf(next++).length) found[next] = 1;
     }
-    const more = text.length - 1;
-    for (row = each.start; more && !each.whole && row < each.end; row++) {
-      const [before, after] = [word("before", row) ?? "", word("after", row) ?? ""];
-      if ((before.slice(-more) + textOf(row) + after.slice(0, more)).includes(text)) found[row] = 1;
-    }
   });
   for (let row = 0; row < store.size; row++) chosen.mask[row] &= found[row];
 }
@@ -77,23 +77,14 @@ function keepText(text) {
 function showCount() {
   const page = { start: 0, end: store.size };
   const [found, all] = [chosen.mask, chosen.inside].map((mask) => countIn(page, (row) => mask[row]));
-  byId("matches").hidden = !chosen.narrowed || !found;
-  byId("found").textContent = `${number(all)} tokens of this page`;
-  if (!chosen.narrowed) return;
   const responses = store.responses.filter(({ start, end }) => chosen.mask.subarray(start, end).includes(1));
   const text = `${number(found)} of ${number(all)} tokens of this page (${percent(found / all)})`;
-  byId("found").textContent = `${text} in ${number(responses.length)} response${responses.length === 1 ? "" : "s"}`;
+  byId("found").textContent = chosen.narrowed
+    ? `${text} in ${number(responses.length)} response${responses.length === 1 ? "" : "s"}`
+    : `${number(all)} tokens of this page`;
 }
 
-/* Go to the nearest match after or before the token that is shown. */
-function toMatch(by) {
-  const here = rowOf(state.at);
-  const [first] = pieces(); // of the responses that are shown
-  let row = here < 0 ? (first ? responseAt(rowOfPiece(first)).start : 0) - (by > 0) : here;
-  for (row += by; row >= 0 && row < store.size; row += by) if (chosen.mask[row]) return go(placeOf(row));
-}
-
-/* The range of a column: its two ends, or yes and no. */
+/* The range of a column, its two ends, or yes and no: how it is read. */
 function buildRange(name) {
   const { unit, meaning } = describeColumn(name);
   const label = visible(name.replaceAll("_", " "), 40);
@@ -104,22 +95,18 @@ function buildRange(name) {
     const select = make("select", { "aria-label": label });
     choices(select, [["", "any"], ["1..", "yes"], ["..0", "no"]], "");
     box.append(select);
-    return { read: () => select.value, show: (text) => (select.value = text) };
+    return () => select.value;
   }
   const ends = ["least", "most"].map((end) =>
     make("input", { type: "number", step: "any", "aria-label": `${end} ${label}` }),
   );
   box.append(make("span", { class: "ends" }, ends[0], "–", ends[1]));
-  return {
-    read: () => (ends.some(({ value }) => value) ? ends.map(({ value }) => value).join("..") : ""),
-    show: (text) => ([ends[0].value, ends[1].value] = text.includes("..") ? text.split("..") : ["", ""]),
-  };
+  return () => (ends.some(({ value }) => value) ? ends.map(({ value }) => value).join("..") : "");
 }
 
 /* Before the columns are read, so that nothing moves when they are. */
 function buildRanges() {
-  for (const name of RANGED) fields.set(rangeOf(name), buildRange(name));
-  byId("more").open = RANGED.some((name) => !FIRST.includes(name) && state[rangeOf(name)]);
+  for (const name of RANGED) readers.set(rangeOf(name), buildRange(name));
 }
 
 function buildFilter() {
@@ -128,29 +115,13 @@ function buildFilter() {
   choices(byId("effect"), [["", "any"], ...effects], "");
   byId("from").placeholder = store.updates[0]?.step ?? "";
   byId("to").placeholder = store.updates.at(-1)?.step ?? "";
-  for (const key of ["text", "effect", "from", "to"])
-    fields.set(key, { read: () => byId(key).value, show: (value) => (byId(key).value = value) });
+  for (const key of ["text", "effect", "from", "to"]) readers.set(key, () => byId(key).value);
   let waiting = 0;
-  const read = () => {
+  const readSoon = () => {
     clearTimeout(waiting);
-    go(Object.fromEntries([...fields].map(([key, field]) => [key, field.read()])));
+    waiting = setTimeout(() => go(Object.fromEntries([...readers].map(([key, read]) => [key, read()]))), 150);
   };
-  byId("filter").addEventListener("input", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(read, 150);
-  });
-  byId("filter").addEventListener("submit", async (event) => {
-    event.preventDefault();
-    read();
-    await applyFilter();
-    if (chosen.narrowed) toMatch(1);
-  });
-  const empty = Object.fromEntries([...fields.keys()].map((key) => [key, ""]));
-  byId("reset").addEventListener("click", () => go(empty, true));
-  byId("previous-match").addEventListener("click", () => toMatch(-1));
-  byId("next-match").addEventListener("click", () => toMatch(1));
-  on([...fields.keys()].join(" "), () => {
-    for (const [key, { read, show }] of fields) if (read() !== state[key]) show(state[key]);
-    return applyFilter();
-  });
+  for (const event of ["input", "reset"]) byId("filter").addEventListener(event, readSoon);
+  byId("filter").addEventListener("submit", (event) => event.preventDefault());
+  on([...readers.keys()], applyFilter);
 }

@@ -1,5 +1,5 @@
 "use strict";
-/* What all views share: elements, texts and numbers, places of tokens, and the state of the page.
+/* What all views share: texts and numbers, the rows of tokens, and the state of the page.
 
    Texts of a run are only set as text: nothing that a model wrote becomes markup. */
 
@@ -35,7 +35,6 @@ const spaced = (text, most) => visible(text, most).replaceAll(" ", "·") || "∅
 /* Three digits; with `all`, zeros at the end stay. */
 function number(value, all = false) {
   if (value === undefined || Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   let text = Number(value.toPrecision(3)).toExponential();
   if (Number.isInteger(value) || size >= 1e5) text = Math.round(value).toLocaleString("en");
@@ -60,28 +59,19 @@ function describeColumn(name) {
 const isNumber = ([name, { type }]) => type === "float32" || name === "reward";
 const COLUMNS = Object.entries(store.meta.columns).filter(isNumber).map(([name]) => describeColumn(name));
 
-/* The columns with a range in the filter, such as "0.1..0.9"; the first ones are always shown. */
-const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious"].filter(store.has);
-const RANGED = [...new Set([...FIRST, ...Object.keys(store.meta.columns)])].filter(
-  (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|response|token|in_phase|holds:.*)$/s.test(name),
-);
-const rangeOf = (name) => `range:${name}`;
+// Rows of tokens
 
-// Places of tokens
-
-/* The entry of store.updates or store.responses with this row. */
-function indexAt(entries, row) {
+/* The response of a row. */
+function responseAt(row) {
   let low = 0;
-  for (let high = entries.length - 1; low < high; ) {
+  for (let high = store.responses.length - 1; low < high; ) {
     const middle = (low + high + 1) >> 1;
-    if (entries[middle].start <= row) low = middle;
+    if (store.responses[middle].start <= row) low = middle;
     else high = middle - 1;
   }
-  return low;
+  return store.responses[low];
 }
 
-const responseAt = (row) => store.responses[indexAt(store.responses, row)];
-const isOf = ({ step, update }) => (each) => each.step === step && each.update === update;
 const word = (name, row) => valuesOf(name)[column(name)[row]] ?? null;
 
 /* Whether the objective touched a row. */
@@ -91,19 +81,10 @@ function touchedTest() {
   return (row) => touched[effects[row]] === 1;
 }
 
-/* What the address keeps of a token. */
+/* The state that shows a token in its response. */
 function placeOf(row) {
-  const { step, update, group, response } = responseAt(row);
-  const at = [step, update, response, column("position")[row]].join("_");
-  return { view: "responses", step: `${step}`, update: `${update}`, group: `${group}`, at };
-}
-
-/* The row of such a place; -1 if there is none. */
-function rowOf(at) {
-  const [step, update, response, position] = at.split("_").map(Number);
-  const same = isOf({ step, update });
-  const found = store.responses.find((each) => each.response === response && same(each));
-  return found ? column("position").subarray(0, found.end).indexOf(position, found.start) : -1;
+  const { step, update, group } = responseAt(row);
+  return { view: "responses", step: `${step}`, update: `${update}`, group: `${group}`, at: row };
 }
 
 /* The texts before and after a token. */
@@ -113,11 +94,23 @@ function contextOf(row, size = 20) {
   const first = Math.max(start, row - size);
   const last = Math.min(end, row + 1 + size);
   const read = (at) => (word("read", at) ? `│${word("read", at)}│` : ""); // in a conversation
-  const piece = (at) => read(at) + store.text(at);
-  const text = (from, to) => Array.from({ length: to - from }, (_, i) => piece(from + i)).join("");
+  const text = (from, to) => Array.from({ length: to - from }, (_, i) => read(from + i) + store.text(from + i)).join("");
   const prompt = word("prompt", row);
   const before = first === start && prompt ? `${prompt.slice(-60)}│` : "";
   return [before + text(first, row) + read(row), text(row + 1, last)];
+}
+
+/* The rows that pass a test, the newest first. */
+function rowsWith(test) {
+  const rows = [];
+  for (let row = store.size - 1; row >= 0; row--) if (test(row)) rows.push(row);
+  return rows;
+}
+
+function countIn({ start, end }, test) {
+  let count = 0;
+  for (let row = start; row < end; row++) count += test(row);
+  return count;
 }
 
 /* Counts, touched ones and means of rows by `key(row)`; a key below 0 leaves the row out. */
@@ -140,25 +133,17 @@ function tally(size, key, names) {
   return { tokens, touched, mean: (name, k) => of[name].sum[k] / of[name].known[k] };
 }
 
-// State: what is shown. The address keeps it, so that a link shows the same.
+// State: what is shown
 
-const DEFAULTS = {
-  view: "responses", text: "", effect: "", from: "", to: "",
-  ...Object.fromEntries(RANGED.map((name) => [rangeOf(name), ""])),
-  step: "", update: "", group: "", at: "",
+const state = {
+  view: "responses", text: "", effect: "", from: "", to: "", step: "", update: "", group: "", at: -1,
   color: ["prob", "advantage"].find(store.has) ?? COLUMNS[0]?.name,
-  plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: "",
+  plane: "entropy", heat: store.has("gradient_norm") ? "mean" : "tokens", cell: -1,
 };
-const state = { ...DEFAULTS };
 const parts = []; // {keys, draw, view, stale}
-let saving = 0;
 
 /* Call `draw` when one of these keys changes; with `view`, only while it is open. */
-const loaded = (draw, names) => async () => {
-  await load(names);
-  draw();
-};
-const on = (keys, draw, view) => parts.push({ keys: keys.split(" "), draw, view, stale: true });
+const on = (keys, draw, view) => parts.push({ keys, draw, view, stale: true });
 
 function refresh(changed) {
   for (const part of parts) {
@@ -169,23 +154,9 @@ function refresh(changed) {
   }
 }
 
-function addressOf(changes = {}) {
-  const kept = Object.entries({ ...state, ...changes });
-  return `#${new URLSearchParams(kept.filter(([key, value]) => value !== DEFAULTS[key]))}`;
-}
-
-/* Show something else; `visit` makes it a step that the browser's Back undoes. */
-function go(changes, visit = false) {
+/* Show something else. */
+function go(changes) {
   const changed = Object.keys(changes).filter((key) => state[key] !== changes[key]);
   Object.assign(state, changes);
-  clearTimeout(saving);
-  if (visit && changed.length) history.pushState(null, "", addressOf());
-  else saving = setTimeout(() => history.replaceState(null, "", addressOf()), 200);
   refresh(changed);
-}
-
-function readAddress() {
-  const given = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  const known = Object.keys(DEFAULTS).map((key) => [key, given[key] ?? DEFAULTS[key]]);
-  return Object.fromEntries(known);
 }

@@ -7,36 +7,25 @@ const CHUNK = { flow: 400, lines: 50 }; // tokens
 const HEIGHT = { flow: 0.06, lines: 1.6 }; // of a token before it is drawn, in rem
 const near = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => isIntersecting && fill(target)), { rootMargin: "600px" });
 
-const pieces = () => [...byId("group-responses").querySelectorAll("[data-row]")];
-const rowOfPiece = (element) => Number(element.dataset.row);
-
 /* Whether the page has every touched token of a step. */
-const sure = ({ whole }) => whole || about.touched;
+const sure = (step) => step.whole || about.touched;
 
-function countIn({ start, end }, test) {
-  let count = 0;
-  for (let row = start; row < end; row++) count += test(row);
-  return count;
-}
-
-/* The update and the group of the state, or those with the most touched tokens that have a gradient,
-   of an update with all its tokens if there is one. */
+/* The update and the group of the state, or those with the most touched tokens, of an update with all
+   its tokens if there is one. */
 function asked() {
-  const [touched, advantage] = [touchedTest(), column("advantage")];
-  const acted = (row) => touched(row) && advantage[row] !== 0;
-  const most = (list) => list.reduce((a, b) => (b.acted > a.acted ? b : a), list[0]);
+  const touched = touchedTest();
+  const most = (list) => list.reduce((a, b) => (b.touched > a.touched ? b : a));
   const inStep = store.updates.filter(({ step }) => `${step}` === state.step);
   const whole = store.updates.filter((each) => each.whole);
   const among = [inStep, whole, store.updates].find((updates) => updates.length);
-  const counted = () => among.map((each) => ({ ...each, acted: countIn(each, acted) }));
+  const counted = () => among.map((each) => ({ ...each, touched: countIn(each, touched) }));
   const update = inStep.find((each) => `${each.update}` === state.update) ?? most(counted());
   const groups = new Map();
-  for (const response of store.responses.filter(isOf(update))) {
+  for (const response of store.responses.filter((each) => each.step === update.step && each.update === update.update)) {
     const id = `${response.group}`;
-    const group = groups.get(id) ?? { id, acted: 0, touched: 0, matches: 0, responses: [] };
+    const group = groups.get(id) ?? { id, touched: 0, matches: 0, responses: [] };
     groups.set(id, group);
     group.responses.push(response);
-    group.acted += countIn(response, acted);
     group.touched += countIn(response, touched);
     if (chosen.narrowed) group.matches += countIn(response, (row) => chosen.mask[row]);
   }
@@ -82,18 +71,16 @@ function card(response) {
   if (whole) facts.push(`${number(end - start)} tokens`);
   const touched = countIn(response, touchedTest());
   if (touched && sure(response)) facts.push(`${number(touched)} touched`);
-  const name = `response ${response.response}`;
-  const label = { role: "listbox", "aria-label": `tokens of ${name}` };
   const kind = whole ? "flow" : "lines";
-  const body = make("div", { class: kind, ...label });
+  const body = make("div", { class: kind });
   for (let from = start; from < end; from += CHUNK[kind]) {
     const to = Math.min(end, from + CHUNK[kind]);
-    const chunk = make("div", { class: "chunk", role: "none", "data-from": from, "data-to": to });
+    const chunk = make("div", { class: "chunk", "data-from": from, "data-to": to });
     chunk.style.minHeight = `${(to - from) * HEIGHT[kind]}rem`;
     body.append(chunk);
   }
-  const head = make("header", {}, make("h3", {}, name), make("p", { class: "counts" }, facts.join(" · ")));
-  return make("article", { "aria-label": name }, head, body);
+  const name = make("h3", {}, `response ${response.response}`);
+  return make("article", {}, make("header", {}, name, make("p", { class: "counts" }, facts.join(" · "))), body);
 }
 
 function fill(chunk) {
@@ -101,18 +88,16 @@ function fill(chunk) {
   const { whole } = responseAt(Number(chunk.dataset.from));
   for (let row = Number(chunk.dataset.from); row < Number(chunk.dataset.to); row++) {
     const read = whole && word("read", row);
-    if (read) chunk.append(make("div", { class: "heard", role: "none" }, visible(read, 20_000)));
+    if (read) chunk.append(make("div", { class: "heard" }, visible(read, 20_000)));
     chunk.append(whole ? piece(row) : inContext(row));
     if (whole && store.text(row).includes("\n")) chunk.append(make("br"));
   }
   chunk.style.minHeight = "";
-  if (!byId("group-responses").querySelector('[tabindex="0"]')) chunk.querySelector("[data-row]").tabIndex = 0; // of the Tab key
 }
 
 /* A token: its text, its colour, and marks of what the objective did. */
 function piece(row) {
-  const element = make("span", { class: "piece", role: "option", "data-row": row, tabindex: -1 });
-  element.textContent = spaced(store.text(row), 80);
+  const element = make("span", { class: "piece", "data-row": row }, spaced(store.text(row), 80));
   const effect = word("effect", row);
   if (EFFECTS.includes(effect)) element.classList.add(effect);
   element.classList.toggle("spurious", column("spurious")[row] === 1);
@@ -122,7 +107,7 @@ function piece(row) {
 }
 
 function look(element) {
-  const row = rowOfPiece(element);
+  const row = Number(element.dataset.row);
   paint(element, scaleOf(state.color).shade(column(state.color)[row]));
   element.classList.toggle("match", chosen.narrowed && chosen.mask[row] === 1);
 }
@@ -130,7 +115,7 @@ function look(element) {
 /* A token between the texts around it. */
 function inContext(row) {
   const [before, after] = contextOf(row).map((text) => make("span", {}, visible(text)));
-  return make("div", { class: "context", role: "none" }, before, piece(row), after);
+  return make("div", { class: "context" }, before, piece(row), after);
 }
 
 function drawMarks() {
@@ -145,39 +130,17 @@ function drawMarks() {
   byId("marks").replaceChildren(...samples);
 }
 
-/* Bring the token of the address into view. */
+/* Bring the token that was chosen into view; its chunk is filled. */
 function toPlace() {
-  const row = rowOf(state.at);
-  const element = row >= 0 && elementOf(row);
-  for (const each of pieces()) {
-    each.classList.toggle("here", each === element);
-    each.setAttribute("aria-selected", each === element);
-    if (element) each.tabIndex = each === element ? 0 : -1;
-  }
+  const container = byId("group-responses");
+  const chunks = [...container.querySelectorAll(".chunk")];
+  chunks.filter(({ dataset }) => Number(dataset.from) <= state.at && state.at < Number(dataset.to)).forEach(fill);
+  container.querySelector(".here")?.classList.remove("here");
+  const element = container.querySelector(`[data-row="${state.at}"]`);
   if (!element) return;
+  element.classList.add("here");
   const { top, bottom } = element.getBoundingClientRect();
   if (top < 160 || bottom > innerHeight - 100) element.scrollIntoView({ block: "center" });
-  if (document.activeElement?.dataset?.row) element.focus({ preventScroll: true });
-}
-
-/* The element of a token of the group that is shown; its chunk is filled. */
-function elementOf(row) {
-  const chunks = [...byId("group-responses").querySelectorAll(".chunk")];
-  const holds = ({ dataset }) => Number(dataset.from) <= row && row < Number(dataset.to);
-  chunks.filter(holds).forEach(fill);
-  return byId("group-responses").querySelector(`[data-row="${row}"]`);
-}
-
-/* The arrows go to the token before or after. */
-function move(event) {
-  const element = event.target.closest("[data-row]");
-  const by = { ArrowLeft: -1, ArrowRight: 1, Enter: 0 }[event.key];
-  const next = element && by !== undefined && rowOfPiece(element) + by;
-  const there = Number.isInteger(next) && elementOf(next);
-  if (!there || event.altKey || event.ctrlKey || event.metaKey) return;
-  event.preventDefault();
-  there.focus({ preventScroll: true });
-  go(placeOf(next));
 }
 
 function buildResponses() {
@@ -185,24 +148,17 @@ function buildResponses() {
   choices(byId("color"), colours, state.color);
   const change = (id, also) =>
     byId(id).addEventListener("change", ({ target }) => go({ [id]: target.value, ...also }));
-  change("step", { update: "", group: "", at: "" });
-  change("update", { group: "", at: "" });
-  change("group", { at: "" });
+  change("step", { update: "", group: "", at: -1 });
+  change("update", { group: "", at: -1 });
+  change("group", { at: -1 });
   change("color");
-  const container = byId("group-responses");
-  container.addEventListener("keydown", move);
-  container.addEventListener("click", ({ target }) => {
-    const element = target.closest("[data-row]");
-    element?.focus({ preventScroll: true });
-    if (element) go(placeOf(rowOfPiece(element)));
-  });
-  explainRows(container);
+  explainRows(byId("group-responses"));
   drawMarks();
-  const needed = () => load(["prob", "reward", "advantage", "prompt", "read", state.color]);
-  const after = (draw) => () => needed().then(draw);
-  on("step update group", after(drawResponses), "responses");
-  on("at", after(toPlace), "responses");
-  on("color", after(drawLegend), "responses");
-  on("color mask", after(() => pieces().forEach(look)), "responses");
-  on("mask", after(() => drawChoices(asked())), "responses");
+  const after = (draw) => () => load(["prob", "reward", "advantage", "prompt", "read", state.color]).then(draw);
+  const paintAll = () => byId("group-responses").querySelectorAll("[data-row]").forEach(look);
+  on(["step", "update", "group"], after(drawResponses), "responses");
+  on(["at"], after(toPlace), "responses");
+  on(["color"], after(drawLegend), "responses");
+  on(["color", "mask"], after(paintAll), "responses");
+  on(["mask"], after(() => drawChoices(asked())), "responses");
 }

@@ -56,6 +56,5 @@ function drawLegend() {
   const tick = (s) => number(Number(at(s).toPrecision(s * s === 1 ? 2 : 1)));
   const ends = (diverging ? [-1, 0, 1] : [0, 0.5, 1]).map((s) => make("span", {}, tick(s)));
   const { unit } = COLUMNS.find(({ name }) => name === state.color) ?? { unit: "" };
-  byId("color").value = state.color;
   byId("legend").replaceChildren(bar, make("span", { class: "ticks" }, ...ends), unit);
 }

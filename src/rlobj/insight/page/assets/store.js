@@ -41,9 +41,7 @@ function openStore() {
   }
 
   async function load(names) {
-    const wanted = [...KEYS, ...names];
-    for (const name of wanted) if (!meta.columns[name]) throw new Error(`the page has no column '${name}'`);
-    await Promise.all(wanted.map((name) => once(loading, name, () => decode(name))));
+    await Promise.all([...KEYS, ...names].map((name) => once(loading, name, () => decode(name))));
     if (!responses.length) arrange();
   }
 
@@ -64,12 +62,6 @@ function openStore() {
     }
   }
 
-  function mine(name) {
-    const data = own.get(name);
-    if (!data) throw new Error(`column '${name}' is not loaded; await store.load(['${name}'])`);
-    return data;
-  }
-
   // One number per response as one per token.
   function spread(values) {
     const rows = new values.constructor(size);
@@ -78,8 +70,8 @@ function openStore() {
   }
 
   function column(name) {
-    if (meta.columns[name]?.per !== "response") return mine(name);
-    return once(wide, name, () => spread(mine(name)));
+    if (meta.columns[name]?.per !== "response") return own.get(name);
+    return once(wide, name, () => spread(own.get(name)));
   }
 
   const names = new Set(Object.keys(meta.columns));
