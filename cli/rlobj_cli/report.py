@@ -10,10 +10,6 @@ from rlobj.reporting.terminal import Screen, importing, say, table, working
 from rlobj_cli.screen.console import show_page
 from rlobj_cli.screen.options import Runs
 
-PHASES = 4
-"""The longest phases of a step are on the screen; all of them are on the page."""
-TOTALS = ("step", "tokens/s without evaluating and writing")
-
 
 def report(
     runs: Runs,
@@ -28,8 +24,7 @@ def report(
 ) -> None:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
-    The page needs no network. The terminal shows the last and best numbers of each run, and
-    where most of the time of its steps went.
+    The page needs no network. The terminal shows the numbers of each run and its seconds a step.
 
     [bold]Examples[/bold]
 
@@ -43,10 +38,7 @@ def report(
         read = read_runs(runs)
     with working(console, "writing the page"):
         path = write_report(read, out)
-    timed = times(read)
-    short = [*[*timed][:PHASES], *(name for name in TOTALS if name in [*timed][PHASES:])]
-    phases = {name: timed[name] for name in short}
-    for title, rows in (("run", summary(read)), ("seconds a step", phases)):
+    for title, rows in (("run", summary(read)), ("seconds a step", times(read))):
         shown = table(title, right=[run.label for run in read])
         for name, cells in rows.items():
             shown.add_row(*map(Text, (name, *cells)))

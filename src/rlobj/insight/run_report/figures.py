@@ -4,7 +4,7 @@ An entry of figures.yaml makes a figure. To add one: add an entry.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,13 +58,11 @@ class Figure:
         lines: curves: `name`, `color`, `dash`, places `x` and values `y`, with None for a gap; a
             held-out number has the ends of its interval, `low` and `high`.
         marks: findings, at the step `x`: `text` and `color`.
-        targets: horizontal lines: `y` and `text`.
     """
 
     name: str
     lines: list[dict[str, Any]] = field(default_factory=list)
     marks: list[dict[str, Any]] = field(default_factory=list)
-    targets: list[dict[str, Any]] = field(default_factory=list)
 
 
 def figures(runs: Sequence[Run]) -> list[tuple[Plot, Figure]]:
@@ -91,8 +89,6 @@ def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
             for finding in run.findings
             if finding.name in readers
         )
-        if plot.name == "entropy":
-            figure.targets.extend(_targets(run))
     return figure
 
 
@@ -126,16 +122,3 @@ def _curve(run: Run, metric: str) -> dict[str, list[float | None]]:
 def _short(value: float | None) -> float | None:
     """Four significant digits; None for what is no finite number."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
-
-
-def _targets(run: Run) -> list[dict[str, Any]]:
-    """The entropies at which a gate of the objective opens."""
-    objective = run.settings.get("objective")
-    controllers = objective.get("controllers") if isinstance(objective, Mapping) else None
-    return [
-        {"y": gate["target"], "text": visible(f"target of {name}", 60)}
-        for name, gate in (controllers.items() if isinstance(controllers, Mapping) else ())
-        if isinstance(gate, Mapping)
-        and gate.get("of") is None
-        and isinstance(gate.get("target"), int | float)
-    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlobj.base.errors import counted
 from rlobj.base.files import packaged, write_whole
-from rlobj.insight.numbers import Line, mean, percent, total
+from rlobj.insight.numbers import Line, total
 from rlobj.insight.outcomes import Outcome
 from rlobj.insight.run_report.figures import Plot, figures
 from rlobj.insight.run_report.runs import Run, read_runs
@@ -31,8 +31,7 @@ def summary(runs: Sequence[Run]) -> Table:
     columns = []
     for run, outcome in zip(runs, outcomes, strict=True):
         minutes, seconds = divmod(round(total(run.steps, "time/step")), 60)
-        column = {"rule": run.rule} if len(runs) > 1 else {}
-        column |= {"steps": f"{run.steps[-1]['step'] if run.steps else 0:,.0f}"}
+        column = {"steps": f"{run.steps[-1]['step'] if run.steps else 0:,.0f}"}
         column |= outcome.measures(window)
         if minutes or seconds:
             column["time of all steps"] = f"{minutes:,} min {seconds} s"
@@ -49,38 +48,16 @@ def _aligned(columns: Sequence[dict[str, str]]) -> Table:
     return {name: cells for name, cells in rows.items() if {*cells} != {UNKNOWN}}
 
 
-_BELOW = {
-    "time/other": "other",
-    "time/step": "step",
-    "time/sampling_hidden": "sampling, beside training",
-    "time/grading_hidden": "grading, beside sampling",
-}
-"""Times below the phases, and their rows. The last two pass while other phases run."""
-_WORK = {
-    "tokens/per_second": ("tokens/s without evaluating and writing", "{:,.0f}".format),
-    "tokens/computed": ("tokens computed a step", "{:,.0f}".format),
-    "tokens/useful_share": ("tokens that are no padding", percent),
-    "tokens/skipped_share": ("tokens skipped in updates", percent),
-}
-
-
 def times(runs: Sequence[Run]) -> Table:
-    """Seconds a step by phase with their share, the longest phase first, and how they were used."""
+    """Seconds a step by phase, the longest first, with their share of the step."""
     timed = [[line for line in run.steps if line.get("time/step")] for run in runs]
     phases = {metric for run in runs for metric in run.metrics if metric.startswith("time/")}
-    phases -= {"time/updating", *_BELOW}
     every = [line for steps in timed for line in steps]
     longest_first = sorted(sorted(phases), key=lambda metric: -total(every, metric))
-    columns = []
-    for steps in timed:
-        column = {
-            _BELOW.get(metric, metric.removeprefix("time/")): _seconds(steps, metric)
-            for metric in (*longest_first, *_BELOW)
-        }
-        for metric, (name, text) in _WORK.items():
-            value = mean(steps, metric)
-            column[name] = "" if value is None else text(value)
-        columns.append(column)
+    columns = [
+        {metric.removeprefix("time/"): _seconds(steps, metric) for metric in longest_first}
+        for steps in timed
+    ]
     return _aligned(columns)
 
 
@@ -144,7 +121,7 @@ def write_report(runs: Sequence[Run], out: Path | str | None = None) -> Path:
 def _page(runs: Sequence[Run]) -> bytes:
     drawn = figures(runs)
     several, first = len(runs) > 1, runs[0]
-    title = f"Comparison of {len(runs)} runs" if several else first.rule or first.label
+    title = f"Comparison of {len(runs)} runs" if several else first.label
     notes = [f"{run.label}: {visible(note, 400)}" for run in runs for note in run.notes]
     parts = {
         "title": escape(title),

@@ -17,7 +17,6 @@ from rlobj.runs.metrics import read_metrics
 
 MetricLine = dict[str, Any]
 Lines = Sequence[MetricLine]
-_RULES = ("drop", "keep", "reweight", "shape", "split")
 
 
 @dataclass
@@ -31,7 +30,6 @@ class Run:
         findings: of the diagnosis.
         notes: changes of settings, and why there is no diagnosis, in words.
         label: short name, which no other run of the report has.
-        rule: the rule that ran; "" if it is unknown.
     """
 
     path: Path
@@ -40,7 +38,6 @@ class Run:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     label: str = ""
-    rule: str = ""
 
     @property
     def steps(self) -> Lines:
@@ -66,43 +63,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
         raise ConfigError(f"{names}: no step is finished yet, so there is nothing to report")
     for run, label in zip(runs, _labels(paths), strict=True):
         run.label = visible(label, 60)
-        run.rule = visible(rule_of(run.settings), 300)
     return runs
-
-
-def rule_of(settings: Mapping[str, Any]) -> str:
-    """The rules, penalties and correction of the objective that ran; "" if they are unknown.
-
-    An objective without rules is named after its surrogate, advantage and divisor.
-
-    Example:
-        >>> rule_of({"objective": {"drop": "prob < 0.1", "mismatch": {"kind": "mask", "high": 2}}})
-        'drop prob < 0.1, mask(high=2)'
-    """
-    objective = settings.get("objective")
-    if not isinstance(objective, Mapping):
-        return ""
-    parts = [f"{name} {_text(objective[name])}" for name in _RULES if objective.get(name)]
-    if not parts and objective.get("surrogate"):
-        others = map(objective.get, ("advantage", "divisor"))
-        kinds = [str(part.get("kind", "")) for part in others if isinstance(part, Mapping)]
-        parts = [_text(objective["surrogate"]), *filter(None, kinds)]
-    parts += [_text(objective[name]) for name in ("penalties", "mismatch") if objective.get(name)]
-    return ", ".join(parts)
-
-
-def _text(value: Any) -> str:
-    """A setting as text: a list without brackets, a primitive as its kind with its settings."""
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    if not isinstance(value, Mapping):
-        return str(value)
-    settings = [
-        f"{name}={_text(setting)}"
-        for name, setting in value.items()
-        if name not in ("kind", "max_log_ratio") and setting not in (None, "token")
-    ]
-    return f"{value.get('kind', '')}({', '.join(settings)})"
 
 
 def _read(path: Path) -> Run:

@@ -68,10 +68,9 @@ function drawFigures(figures) {
     return [line(y, x.length > 1000 ? 1 : 1.6, { showSymbol: x.length <= 12 }), ...band];
   }
 
-  function option({ lines, targets, marks }) {
+  function option({ lines, marks }) {
     const { axis, tooltip, textStyle } = chartLook();
     const log = settings.log && !lines.some(({ y }) => y.some((each) => each < 0));
-    const level = ({ y, text }) => ({ name: text, type: "line", symbol: "none", data: ends.map((x) => [x, y]), itemStyle: { color: "#888" }, lineStyle: { color: "#888", width: 1.2, type: [2, 2] }, tooltip: { show: false } });
     const events = marks.map(({ x, text, color }) => ({ xAxis: x, name: text, lineStyle: { color, type: [1, 2], width: 1.2 } }));
     const label = { formatter: "{b}", position: "insideEndTop", color: textStyle.color, fontSize: 11 };
     const last = Object.fromEntries(lines.map(({ name, y }) => [name, compact(y.findLast((each) => each !== null) ?? NaN)]));
@@ -86,7 +85,7 @@ function drawFigures(figures) {
       xAxis: { ...axis, name: "step", nameGap: 22, min: ends[0], max: ends[1], minInterval: 1, axisLabel: { ...axisLabel, formatter: step } },
       /* Not from one power of ten to another: a curve between 0.5 and 0.9 would be flat. */
       yAxis: { ...axis, axisLabel, scale: true, type: log ? "log" : "value", ...(log && { min: "dataMin", max: "dataMax" }) },
-      series: [...lines.flatMap((line) => series(line, log)), ...targets.map(level), { type: "line", data: [], markLine: { symbol: "none", silent: true, label, data: events } }],
+      series: [...lines.flatMap((line) => series(line, log)), { type: "line", data: [], markLine: { symbol: "none", silent: true, label, data: events } }],
     };
   }
 
