@@ -34,8 +34,7 @@ from rlobj.base.ports import free_port
 
 IMPORTED = (
     "rlobj.training.loop.running",
-    "rlobj_cli.screen.header",
-    "rlobj_cli.screen.results",
+    "rlobj_cli.screen.runs",
     "accelerate",
     "pandas",
     "transformers.models.auto.tokenization_auto",

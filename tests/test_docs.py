@@ -165,7 +165,7 @@ def test_training_commands_on_pages_are_valid_runs():
         if not (ROOT / "presets" / f"{given['--preset']}.yaml").exists():
             continue  # the reader's own file, checked below
         layers = [("--model", {"model": {"name": given.get("--model")}})]
-        source = given.get("--data", given.get("--task"))
+        source = given.get("--data")
         layers += [("--data", {"data": {"source": source}})]
         layers += [("--set", parse_setting(text)) for flag, text in options if flag == "--set"]
         build_config(layers_of(given["--preset"], layers))

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rlobj.reporting.terminal import Screen, importing, reading, say
-from rlobj_cli.screen.errors import FAILED
+from rlobj_cli.screen.console import FAILED
 from rlobj_cli.screen.options import Json, Runs
 
 if TYPE_CHECKING:

@@ -62,12 +62,12 @@ def estimate(
     if built.model.name is not None:
         require_model(built.model.name)
     with importing("transformers"):
-        from rlobj_cli.screen.estimating import estimate_of, show, show_ways
+        from rlobj_cli.screen.estimating import estimate_of, show_estimate, show_ways
     estimated = estimate_of(built, gpus)
     if as_json:
         typer.echo(estimated.json())
     else:
-        show(Screen(), estimated)
+        show_estimate(Screen(), estimated)
         show_ways(Screen(), estimated)
     if not estimated.memory.fits:
         raise typer.Exit(2)

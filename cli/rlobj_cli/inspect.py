@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, number, reading, table, working
 from rlobj_cli.screen.console import show_page
-from rlobj_cli.screen.context import beginning, in_context, style_of
 from rlobj_cli.screen.options import Json, Step, Trust
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3}
 """Columns of tokens on the screen, with their digits."""
+GROUPS, EXAMPLES = 10, 2
+"""Token texts on the screen, the most frequent first, and tokens of each in context."""
 NONE = 'None. --where RULE selects among all tokens, touched or not, such as --where "prob < 0.01".'
 """What to do where no token was found."""
 
@@ -44,12 +46,6 @@ def inspect(
     text: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only tokens with this text.")
     ] = None,
-    groups: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Token texts to show, the most frequent first.")
-    ] = 10,
-    examples: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Tokens of each to show in context.")
-    ] = 2,
     json: Json = False,
     html: Annotated[
         bool,
@@ -83,30 +79,21 @@ def inspect(
     """
     console = Screen()
     if html:
-        chosen = {"step": step, "dropped": dropped, "where": where, "text": text, "json": json}
-        if unused := [f"--{name}" for name, value in chosen.items() if value]:
-            raise ConfigError(f"--html takes no {unused[0]}: the page has filters of its own")
-        return _write_page(console, run, out)
-    if out is not None:
-        raise ConfigError("--out names the file of a page: add --html")
+        with importing("torch"):
+            from rlobj.insight import write_inspection_page
+        with reading("reading the tokens") as progress:
+            path = write_inspection_page(run, out, progress=progress)
+        return show_page(console, path)
     with importing("torch"):
         from rlobj.insight import inspect as inspect_run
     with working(console, "reading the record"):
         inspection = inspect_run(
-            run, step, dropped, where, text=text, examples=examples, trust=trust
+            run, step, dropped, where, text=text, examples=EXAMPLES, trust=trust
         )
     if json:
         typer.echo(inspection.to_json())
     else:
-        show(console, inspection, groups)
-
-
-def _write_page(console: Console, run: Path, out: Path | None) -> None:
-    with importing("torch"):
-        from rlobj.insight import write_inspection_page
-    with reading("reading the tokens") as progress:
-        path = write_inspection_page(run, out, progress=progress)
-    show_page(console, path)
+        show(console, inspection, GROUPS)
 
 
 def show(console: Console, inspection: Inspection, groups: int) -> None:
@@ -122,7 +109,7 @@ def show(console: Console, inspection: Inspection, groups: int) -> None:
     console.print(_groups(inspection, groups, console.width))
     left = len(inspection.groups) - groups
     if left > 0:
-        console.print(Text(f"{left:,} more token texts: --groups {len(inspection.groups)}", "dim"))
+        console.print(Text(f"{left:,} more token texts: --json", "dim"))
 
 
 def _groups(inspection: Inspection, groups: int, width: int) -> Table:
@@ -153,3 +140,57 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
                 cells = (f"step {token['step']}", *numbers)
                 shown.add_row(line, *(Text(cell, "dim") for cell in cells))
     return shown
+
+
+LONGEST = 24
+"""Cells of a marked token; a longer one is cut."""
+_STYLES = {"dropped": "bold red", "masked": "bold red", "untouched": "bold"}
+"""Style of the marked token by its effect; all other effects are yellow."""
+
+
+def style_of(effect: str) -> str:
+    """The style of a token by what happened to it."""
+    return _STYLES.get(effect, "bold yellow")
+
+
+def in_context(rows: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
+    """Lines of at most `width` cells: what stands before a token, the token in [ ], what follows.
+
+    The tokens stand below each other, so that the eye finds them.
+
+    Args:
+        rows: each with `before`, `text`, `after` and `effect`.
+        width: in cells.
+    """
+    marked = [f"[{beginning(row['text'], min(LONGEST, max(width - 2, 1)))}]" for row in rows]
+    ends = [[cell_len(visible(row[name][:width])) for row in rows] for name in ("before", "after")]
+    left, right = (max(lengths, default=0) for lengths in ends)
+    room = max(width - max(map(cell_len, marked), default=0), 0)
+    if left + right > room:
+        left = min(left, max(room - right, room // 2))
+    return [
+        Text.assemble(
+            end(row["before"], left),
+            (mark, style_of(row["effect"])),
+            beginning(row["after"], width - left - cell_len(mark)),
+        )
+        for row, mark in zip(rows, marked, strict=True)
+    ]
+
+
+def beginning(text: str, width: int) -> str:
+    """The beginning of a text in at most `width` cells, without control characters."""
+    text = visible(text[: max(width, 0) + 1])
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+
+
+def end(text: str, width: int) -> str:
+    """The end of a text in exactly `width` cells, without control characters."""
+    text = visible(text[-width - 1 :])
+    if cell_len(text) > width:
+        while cell_len(text) >= width and text:
+            text = text[1:]
+        text = f"…{text}" if width else ""
+    return " " * (width - cell_len(text)) + text

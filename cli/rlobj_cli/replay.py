@@ -14,7 +14,7 @@ from rlobj.base.errors import ConfigError
 from rlobj.insight.numbers import percent
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, number, reading, say, table
-from rlobj_cli.screen.errors import typed
+from rlobj_cli.screen.console import typed
 from rlobj_cli.screen.options import Json, Step, Trust
 
 if TYPE_CHECKING:

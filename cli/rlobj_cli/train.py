@@ -1,4 +1,4 @@
-"""`rlobj train`: parses the command line."""
+"""`rlobj train` and `rlobj resume`: they parse the command line."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 import rlobj
-from rlobj.base.errors import ConfigError
 from rlobj.base.launched import first_process
 from rlobj.reporting.terminal import Screen, importing
 from rlobj_cli.screen import options
@@ -33,15 +32,8 @@ def train(
             "-d",
             metavar="FILE|ID|TASK",
             help="Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a "
-            "built-in task.",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A built-in task as --data: scratchpad (sums with their steps, the default "
-            "without --model), calculator (the policy may ask one), addition or max-digits.",
+            "built-in task: scratchpad (sums with their steps, the default without --model), "
+            "calculator (the policy may ask one), addition or max-digits.",
         ),
     ] = None,
     reward: options.Reward = None,
@@ -78,8 +70,8 @@ def train(
         bool,
         typer.Option(
             "--dry-run",
-            help="Show every setting and where it comes from, and explain the objective. Writes "
-            "nothing.",
+            help="Show the settings that differ from the defaults and where they come from, and "
+            "explain the objective. Writes nothing.",
         ),
     ] = False,
     place: options.Place = None,
@@ -95,8 +87,8 @@ def train(
       rlobj train --preset stapo --set training.steps=50 --seed 1
       rlobj train --preset dapo --set "objective.drop=(prob < 0.01)"
       rlobj train --preset dapo --model Qwen/Qwen3-1.7B-Base --data problems.jsonl
-      rlobj train --preset grpo --task addition
-      rlobj train --preset stare --task calculator
+      rlobj train --preset grpo --data addition
+      rlobj train --preset stare --data calculator
       rlobj train --preset grpo --model embedded --data sums.jsonl
       rlobj train --preset grpo --reward my_rewards.py:score
       rlobj train --preset grpo --model Qwen/Qwen3-4B --data math.jsonl --tools python
@@ -107,7 +99,6 @@ def train(
         settings,
         model=model,
         data=data,
-        task=task,
         reward=reward,
         environment=environment,
         tools=tools,
@@ -116,8 +107,6 @@ def train(
         strategy=strategy,
         stop_on=stop_on,
     )
-    if None not in (task, data):
-        raise ConfigError(f"--task {task} and --data {data} both name the problems: give one")
     with importing(*([] if place else ["torch"])):
         from rlobj_cli.screen.training import DryRunScreen, explained, screen_of
 
@@ -132,5 +121,42 @@ def train(
             processes=processes,
             trust=trust,
             dry_run=dry_run,
+            progress=screen,
+        )
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    settings: options.Settings = None,
+    sampler: options.Sampler = None,
+    processes: options.Processes = None,
+    strategy: options.Strategy = None,
+    stop_on: options.StopOn = None,
+    trust: options.Trust = False,
+    place: options.Place = None,
+) -> None:
+    """Continue a run from its newest checkpoint, on any number of processes.
+
+    --set accepts training.steps, settings that do not change results, and the
+    learning rate, max_grad_norm, old_logprobs and evaluation.*: the run records
+    their changes.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj resume runs/stapo-20260101-120000
+      rlobj resume runs/stapo-20260101-120000 --set training.steps=300
+      rlobj resume RUN --processes 4 --strategy zero3
+    """
+    with importing(*([] if place else ["torch"])):
+        from rlobj_cli.screen.training import explained, screen_of
+
+    typed = setting_layers(settings, sampler=sampler, strategy=strategy, stop_on=stop_on)
+    screen = screen_of(place)
+    with explained(screen):
+        rlobj.resume(
+            run,
+            settings=typed,
+            processes=processes,
+            trust=trust,
             progress=screen,
         )

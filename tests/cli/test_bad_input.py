@@ -45,8 +45,7 @@ SETTINGS = {
 
 COMMANDS = {
     "train --preset grpo extra": "unexpected extra argument",
-    "train --preset grpo --task addition --data x.jsonl": "--task addition and --data x.jsonl both",
-    "train --preset grpo --task scratchpd": "on a built-in task: scratchpad, calculator",
+    "train --preset grpo --data scratchpd": "on a built-in task: scratchpad, calculator",
     "train --preset grpo --data x.jsonl": "needs a model: --model",
     "train --preset grpo --model a/b --dry-run": "needs problems to train on: --data FILE.jsonl",
     "train --preset grpo --model rows.jsonl --data rows.jsonl": "a folder, a GGUF file or a hub id",

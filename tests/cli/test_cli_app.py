@@ -10,7 +10,7 @@ from screens import COMMANDS, printed
 from typer.testing import CliRunner
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
-from rlobj_cli.screen.errors import GuardedGroup
+from rlobj_cli.screen.console import GuardedGroup
 
 runner = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"})
 

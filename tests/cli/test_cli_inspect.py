@@ -13,7 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from screens import printed
 
-from rlobj_cli.screen.context import in_context
+from rlobj.insight import inspect
+from rlobj_cli.inspect import in_context, show
 
 HOSTILE = "\x1b[2J[red]\u202e\r\n\x00[/red]" + "x" * 10_000
 
@@ -51,9 +52,10 @@ def test_tokens_stand_in_their_context_below_each_other(tmp_path: Path, columns:
 
 
 def test_only_the_largest_groups_are_shown(tmp_path: Path) -> None:
-    text = output(str(scratchpad(tmp_path)), "--groups", "1", "--examples", "1")
-    assert "1 more token texts: --groups 2" in text
-    assert text.count("step ") == 1
+    file = io.StringIO()
+    show(Console(file=file, width=80), inspect(scratchpad(tmp_path), examples=1), 1)
+    assert "1 more token texts: --json" in file.getvalue()
+    assert file.getvalue().count(" step ") == 1
 
 
 def test_the_head_of_the_counts_says_when_they_are_those_of_the_record(tmp_path: Path) -> None:
@@ -76,9 +78,6 @@ def test_json_is_the_whole_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_hostile_text_is_shown_and_never_interpreted(tmp_path: Path, terminal: bool) -> None:
-    from rlobj.insight import inspect
-    from rlobj_cli.inspect import show
-
     hostile = {"before": HOSTILE, "after": HOSTILE, "clause": f"prob < {HOSTILE}"}
     hostile["effect"] = HOSTILE
     write_records(tmp_path, [dropped(HOSTILE, **hostile)])
@@ -112,10 +111,3 @@ def test_html_writes_a_page_and_says_where_it_is_and_its_size(tmp_path: Path) ->
     assert b"Content-Security-Policy" in (run / "inspect.html").read_bytes()
     output(str(run), "--html", "--out", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").is_file()
-
-
-def test_words_that_a_page_has_no_use_for_are_refused(tmp_path: Path) -> None:
-    run = str(scratchpad(tmp_path / "run"))
-    refused = output(run, "--html", "--where", "prob < 1", columns=200, code=2)
-    assert "--html takes no --where" in refused
-    assert "add --html" in output(run, "--out", "page.html", columns=200, code=2)

@@ -58,7 +58,7 @@ READING = {
 }
 SMALL = {"training.steps": 1, "sampling.prompts_per_step": 2, "sampling.group_size": 2}
 SMALL |= {"evaluation.every": 0, "output.tables_every": 1, "sampling.max_tokens": 1}
-TRAIN = ["train", "--task", "max-digits"] + [
+TRAIN = ["train", "--data", "max-digits"] + [
     word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")
 ]
 

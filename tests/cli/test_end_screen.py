@@ -13,7 +13,7 @@ from tiny import tiny_config
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.run_folder import RunFolder
 from rlobj.training import TrainingResult
-from rlobj_cli.screen.results import show_history, show_results, train_on
+from rlobj_cli.screen.runs import show_history, show_results, train_on
 
 RULE = "(advantage > 0) & (prob < 0.002) & entropy.bottom(0.8)"
 

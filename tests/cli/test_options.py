@@ -13,7 +13,7 @@ from setting_names import setting_meanings
 
 from rlobj.base.errors import Argument, Message, Setting
 from rlobj_cli.app import app
-from rlobj_cli.screen.errors import options_of, typed
+from rlobj_cli.screen.console import options_of, typed
 from rlobj_cli.screen.options import SETTINGS
 
 LIBRARY = Path(__file__).parents[2] / "src" / "rlobj"

@@ -27,7 +27,7 @@ from rlobj.samplers.types import WaitEnded, WeightsLost
 from rlobj.training import Callback, CallerInputs, run_training
 from rlobj.training.loop.running import Interrupts
 from rlobj.training.loop.step import run_step
-from rlobj_cli.screen.errors import exit_code
+from rlobj_cli.screen.console import exit_code
 
 
 @pytest.mark.slow

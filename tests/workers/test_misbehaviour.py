@@ -190,7 +190,7 @@ class Spins:
 @pytest.mark.slow
 def test_a_second_signal_ends_a_run_whose_environment_hangs(tmp_path: Path):
     (tmp_path / "own.py").write_text(SPINS)
-    words: list[Any] = ["train", "--preset", "grpo", "--task", "addition"]
+    words: list[Any] = ["train", "--preset", "grpo", "--data", "addition"]
     words += ["--environment", f"{tmp_path}/own.py:Spins", "--out", tmp_path / "run"]
     words += ["--set", "evaluation.every=0", "--set", "environment.deadline=1000"]
     log, begun = tmp_path / "log", tmp_path / "begun"

@@ -20,8 +20,7 @@ from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
 from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
 from rlobj.sizing.workload import DECODING, USED, Work, work
-from rlobj_cli.screen.console import plain_value
-from rlobj_cli.screen.errors import typed
+from rlobj_cli.screen.console import plain_value, typed
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
     return estimated(config, size, 1 if cards is None else cards.count, cards, chosen)
 
 
-def show(console: Console, estimate: Estimated) -> None:
+def show_estimate(console: Console, estimate: Estimated) -> None:
     """Print the memory of a process by part and phase; below it tokens, hours, disk, choices."""
     memory, cards = estimate.memory, estimate.cards
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, and what options set."""
+"""Options that several commands have, what they set, and a group with a command without a name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from rlobj.settings.layers import Layer
@@ -115,7 +116,6 @@ StopOn = Annotated[
 SETTINGS = {
     "model": "model.name",
     "data": "data.source",
-    "task": "data.source",
     "reward": "rewards",
     "environment": "environment.target",
     "tools": "environment.tools",
@@ -144,3 +144,23 @@ def setting_layers(settings: Sequence[str] | None, **options: Any) -> list[Layer
         if value not in (None, [])
     ]
     return [*layers, *(("--set", parse_setting(text)) for text in settings or [])]
+
+
+class DefaultGroup(TyperGroup):
+    """A group with one command without a name: `rlobj eval MODEL` and `rlobj eval compare A B`."""
+
+    DEFAULT = "<model>"
+    """The internal name of the command without a name; it cannot be a model."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Pass arguments that do not begin with a command's name to the command without one."""
+        if not args:
+            args = [self.DEFAULT, "--help"]
+        elif args[0] not in self.commands:
+            args = [self.DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Leave the internal name out of usage lines."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return "" if name == self.DEFAULT else name, command, rest

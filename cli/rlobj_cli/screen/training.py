@@ -39,9 +39,9 @@ class DryRunScreen(RunScreen):
     """Shows what a run would be."""
 
     def opened(self, run: ResolvedRun) -> None:
-        """Print every setting of the run with its origin, the memory, and the objective."""
+        """Print the settings of the run, its objective and its memory."""
         with importing("transformers"):
-            from rlobj_cli.screen.header import show_dry_run
+            from rlobj_cli.screen.runs import show_dry_run
         self._shown.close()
         show_dry_run(self.console, run)
 
@@ -60,7 +60,7 @@ class ProgramScreen(RunScreen):
 
     def header(self, run: ResolvedRun) -> None:
         """Print which run begins, or goes on, with the settings that the user gave."""
-        from rlobj_cli.screen.header import show_header, show_resumed
+        from rlobj_cli.screen.runs import show_header, show_resumed
 
         if run.resumed:
             show_resumed(self.console, run)
@@ -69,7 +69,7 @@ class ProgramScreen(RunScreen):
 
     def results(self, run: ResolvedRun, result: TrainingResult) -> None:
         """Print the results of a run whose steps are done."""
-        from rlobj_cli.screen.results import show_results, train_on
+        from rlobj_cli.screen.runs import show_results, train_on
 
         if run.resumed and run.done == result.steps:
             advice = f"All steps are done. To train on:\n  {train_on(run.path, run.config)}"
@@ -103,7 +103,7 @@ def explained(screen: RunScreen) -> Iterator[None]:
             raise typer.Exit(error.__cause__.returncode) from None
         run, finding = screen.run, getattr(error, "finding", None)
         if run is not None and finding in run.config.training.stop_on and not screen.console.quiet:
-            from rlobj_cli.screen.results import show_history
+            from rlobj_cli.screen.runs import show_history
 
             show_history(screen.console, run.config, run.path, RunFolder(run.path).lines())
         raise
