@@ -95,27 +95,19 @@ SMALL_ENTROPY = 0.05
 """Nats; smaller changes of entropy are no finding."""
 
 
-def entropy_fallen(history: History) -> Facts:
-    """Entropy was lost and no reward gained, or exploration has ended too early."""
-    now, early, accuracy = _entropy(history)
-    spent = now <= SPENT * early and accuracy < SOLVED
-    unpaid = now <= HALVED * early and not history.gained
-    what = "almost nothing is explored" if spent else "the reward did not rise"
-    fallen = early - now > SMALL_ENTROPY and (spent or unpaid)
-    return {"now": now, "early": early, "accuracy": accuracy, "what": what} if fallen else None
-
-
-def entropy_risen(history: History) -> Facts:
-    """Entropy rises and the reward does not."""
-    now, early, accuracy = _entropy(history)
-    risen = now - early > SMALL_ENTROPY and now >= EXPLODED * early and not history.gained
-    return {"now": now, "early": early, "accuracy": accuracy} if risen else None
-
-
-def _entropy(history: History) -> tuple[float, float, float]:
-    """Entropy now and early, and the accuracy now; NaN before there are enough steps."""
-    now = history.mean("policy/entropy") if len(history.steps) >= 2 * WINDOW else math.nan
-    return now, history.early("policy/entropy"), history.mean("reward/accuracy")
+def entropy_moved(history: History) -> Facts:
+    """Entropy was lost and no reward gained, exploration has ended early, or only entropy rises."""
+    if len(history.steps) < 2 * WINDOW:
+        return None
+    now, early = history.mean("policy/entropy"), history.early("policy/entropy")
+    facts = {"now": now, "early": early, "accuracy": history.mean("reward/accuracy")}
+    if early - now > SMALL_ENTROPY and now <= SPENT * early and facts["accuracy"] < SOLVED:
+        return {**facts, "moved": "fell", "what": "almost nothing is explored"}
+    if early - now > SMALL_ENTROPY and now <= HALVED * early and not history.gained:
+        return {**facts, "moved": "fell", "what": "the reward did not rise"}
+    if now - early > SMALL_ENTROPY and now >= EXPLODED * early and not history.gained:
+        return {**facts, "moved": "rose", "what": "the reward did not"}
+    return None
 
 
 BROKEN = 3
@@ -126,8 +118,6 @@ below 0.03. PPO implementations stop a step early at 0.015 to 0.03."""
 LARGE_RATIO, OFTEN, HUGE_RATIO = 10.0, 3, 100.0
 """A ratio of 10 is where the dual clip of JustRL and STARE cuts. One step may exceed it; three of
 ten may not, nor any step 100."""
-FAST = 10
-"""Steps in which only too large a learning rate destroys a policy."""
 
 
 def not_finite(history: History) -> Facts:
@@ -145,13 +135,6 @@ def moved_far(history: History) -> Facts:
     """The updates of a step move the policy too far."""
     kl = history.mean("policy/kl_old")
     return {"kl": kl} if len(history.steps) >= 3 and kl > LARGE_KL else None
-
-
-def lost_fast(history: History) -> Facts:
-    """Accuracy or reward were lost within few steps."""
-    facts = lost(history)
-    steps = history.steps[-1] - int(facts["best_step"]) if facts else 0
-    return {**facts, "steps": steps} if facts and steps <= FAST else None
 
 
 def large_ratios(history: History) -> Facts:
@@ -211,20 +194,20 @@ def not_compared(history: History) -> Facts:
         }
         for mean in (history.mean, history.early)
     )
-    cut, answers = history.mean("response/truncated"), {"no_answer", "unreadable"}
-    unread = now.get("no_answer", 0.0) - (0.0 if math.isnan(cut) else cut)
-    limits, first = (sum(x[name] for name in x.keys() - answers) for x in (now, early))
+    cut = history.mean("response/truncated")
+    no_answer, first = now.pop("no_answer", 0.0), early.pop("no_answer", 0.0)
+    unread = no_answer - (0.0 if math.isnan(cut) else cut)
+    strange = sum(now.values())
+    limits, before = (sum(x.values()) - x.get("unreadable", 0.0) for x in (now, early))
+    unlearned = len(history.steps) >= MANY_STEPS and not history.gained
     if not (
         limits >= UNDECIDED
-        or limits - first >= MORE_UNDECIDED
-        or min(unread, now.get("no_answer", 0.0) - early.get("no_answer", 0.0)) >= MORE_UNREAD
-        or (
-            len(history.steps) >= MANY_STEPS
-            and not history.gained
-            and (unread >= UNREAD or limits + now.get("unreadable", 0.0) >= UNDECIDED)
-        )
+        or limits - before >= MORE_UNDECIDED
+        or min(unread, no_answer - first) >= MORE_UNREAD
+        or (unlearned and (unread >= UNREAD or strange >= UNDECIDED))
     ):
         return None
+    now |= {"no_answer": no_answer} if no_answer else {}
     largest = sorted(((part, name) for name, part in now.items() if part >= 5e-4), reverse=True)
     parts = ", ".join(f"{name.replace('_', ' ')} {part:.1%}" for part, name in largest)
     return {"parts": parts, **now} if history.config.objective.reads_rewards else None
@@ -285,7 +268,6 @@ class Check:
         condition: one of those above.
         sentence: a format of what the condition returns and of `history`.
         advice: what would have touched it: settings and rules; a format, too.
-        slower: a lower learning rate would have touched it.
     """
 
     name: FindingName
@@ -293,7 +275,6 @@ class Check:
     condition: Callable[[History], Facts]
     sentence: str
     advice: str
-    slower: bool = False
 
 
 _LOWER = "Divide training.learning_rate={history.config.training.learning_rate:.3g} by 10."
@@ -303,9 +284,7 @@ CHECKS = (
         ("reward/mean", "reward/std"),
         lost,
         "the {what} fell from {best:.3f} (step {best_step}) to {now:.3f}",
-        "Start a new run with a lower training.learning_rate, a bounded surrogate (clip), or a kl "
-        "penalty; read in samples/ what the reward pays.",
-        slower=True,
+        "Start a new run with a lower training.learning_rate, a clip or a kl penalty.",
     ),
     Check(
         "no-signal",
@@ -313,8 +292,7 @@ CHECKS = (
         silent_groups,
         "{share:.0%} of the groups have equal rewards, so that their advantages are 0 "
         "({history.level})",
-        "Use problems of medium difficulty or a larger sampling.group_size; sampling.dynamic={{}} "
-        "replaces such groups.",
+        "Use easier or harder problems, a larger sampling.group_size, or sampling.dynamic={{}}.",
     ),
     Check(
         "no-signal",
@@ -328,30 +306,17 @@ CHECKS = (
         ("groups/without_signal_share",),
         constant_reward,
         "no group has rewards that differ: they never pay, or always ({history.level})",
-        "If nothing is right, check the reward in samples/, the template, and sampling.max_tokens. "
-        "If everything is, check what the reward tests, or train on harder problems.",
+        "If nothing is right, check the reward in samples/, the template, and sampling.max_tokens; "
+        "if everything is, train on harder problems.",
     ),
     Check(
         "entropy",
         ("policy/entropy",),
-        entropy_fallen,
-        "the policy's entropy fell from {early:.3g} to {now:.3g} nats a token and {what} "
+        entropy_moved,
+        "the policy's entropy {moved} from {early:.3g} to {now:.3g} nats a token and {what} "
         "({history.level})",
-        "Tokens with a positive advantage that are likely already lower the entropy. "
-        "objective.surrogate.high=0.28, and the presets 20-entropy, clip-cov, kl-cov and stare act "
-        "on them; a lower training.learning_rate delays it.",
-        slower=True,
-    ),
-    Check(
-        "entropy",
-        ("policy/entropy",),
-        entropy_risen,
-        "the policy's entropy rose from {early:.3g} to {now:.3g} nats a token and the reward did "
-        "not ({history.level})",
-        "Lower an entropy bonus, or give it a target. Tokens with a negative advantage that are "
-        "likely, and positive ones that are surprising, raise the entropy: stapo drops the latter, "
-        "lp-reg protects the former; a lower training.learning_rate slows both.",
-        slower=True,
+        "Lower training.learning_rate. Against a fall: objective.surrogate.high=0.28, 20-entropy, "
+        "clip-cov, kl-cov or stare. Against a rise: stapo, or a smaller entropy bonus.",
     ),
     Check(
         "update-too-large",
@@ -359,7 +324,6 @@ CHECKS = (
         not_finite,
         "loss or gradient were not finite in {steps} of the last 5 steps",
         _LOWER,
-        slower=True,
     ),
     Check(
         "update-too-large",
@@ -367,15 +331,6 @@ CHECKS = (
         moved_far,
         "the updates of a step move the policy by {kl:.3g} nats a token on average",
         _LOWER,
-        slower=True,
-    ),
-    Check(
-        "update-too-large",
-        ("reward/mean", "reward/std"),
-        lost_fast,
-        "the {what} fell from {best:.3f} to {now:.3f} within {steps} steps",
-        _LOWER,
-        slower=True,
     ),
     Check(
         "update-too-large",
@@ -383,43 +338,38 @@ CHECKS = (
         large_ratios,
         "the largest ratio of a token exceeded 10 in {steps} of the last {of} steps; largest "
         "{ratio_max:.3g}",
-        "Bound the surrogate (clip with high=0.28 and dual=10, or cispo), make fewer "
-        "training.updates_per_step, or lower training.learning_rate.",
-        slower=True,
+        "Use clip with dual=10, or cispo; fewer updates_per_step; or a lower training.learning_rate.",
     ),
     Check(
         "truncation",
         ("response/truncated", "reward/accuracy"),
         truncated,
         "{share:.0%} of the responses are cut at a limit; {right:.0%} of these are right",
-        "Raise sampling.max_tokens={history.config.sampling.max_tokens}, or shape the reward "
-        "(rewards.overlong, as dapo does). Conversations also end at environment.max_turns and "
-        "environment.max_errors.",
+        "Raise sampling.max_tokens={history.config.sampling.max_tokens} or environment.max_turns; or "
+        "use rewards.overlong.",
     ),
     Check(
         "sampler-drift",
         ("sampler/logprob_gap",),
         sampler_drift,
         "sampler and policy differ by {gap:.3g} nats a token (first step {first:.3g})",
-        "The sampler does not use the policy's weights or its temperature: check its sync. With "
-        "sampling.async_depth, lower it, or use objective.mismatch={{kind: truncate}}",
+        "Check the sampler's weights and temperature. Lower sampling.async_depth, or use "
+        "objective.mismatch={{kind: truncate}}.",
     ),
     Check(
         "verifier-trouble",
         ("reward/undecided", "response/count"),
         not_compared,
         "responses were not compared with their gold answers: {parts}",
-        "Read such responses in samples/, whose column reason says why; in another trainer, look "
-        "for None and NaN that your reward function returns. If the form of the answer is new to "
-        "the policy, ask for it in data.template; see rewards.deadline for timeout.",
+        "Read the column reason in samples/. Ask for the form of the answer in data.template; see "
+        "rewards.deadline for timeout. In another trainer, look for a reward of None or NaN.",
     ),
     Check(
         "teacher-trouble",
         ("score/*/end_gap",),
         other_end,
         "the score {score} gives the tokens that end responses {end:.3g} nats less than the "
-        "policy, and all tokens {gap:.3g}: it ends responses with another token, so responses get "
-        "longer",
+        "policy, and all tokens {gap:.3g}: it ends responses with another token",
         "Use scores.{score}.end=ID, the id of its own end token; or a teacher with the policy's.",
     ),
     Check("inert-setting", ("reward/mean",), inert, "{inert}", "Change or remove it."),
@@ -428,8 +378,7 @@ CHECKS = (
         ("tokens/dropped", "tokens/step"),
         rule_never_fires,
         "none of {tokens:,.0f} tokens was dropped by {rules}: the run equals one without it",
-        "Count what each part of it selects: rlobj replay RUN --rule PART. The part that selects "
-        "nothing has the threshold to change.",
+        "Count what each part of it selects: rlobj replay RUN --rule PART.",
     ),
 )
 """All rows, grouped by name."""

@@ -32,7 +32,6 @@ class Finding:
         until: the last step at which it held.
         holds: it held at the last step that was read.
         numbers: the numbers of the evidence by name.
-        slower: a lower learning rate would have touched it.
     """
 
     name: str
@@ -42,7 +41,11 @@ class Finding:
     until: int
     holds: bool = True
     numbers: Mapping[str, float] = field(default_factory=dict)
-    slower: bool = False
+
+    @property
+    def slower(self) -> bool:
+        """Whether a lower learning rate would have touched it."""
+        return self.name in ("collapse", "entropy", "update-too-large")
 
     @property
     def page(self) -> str:
@@ -59,7 +62,7 @@ class Finding:
         return f"between steps {self.since} and {self.until}"
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.when}: {self.evidence}\n  {self.cure}\n  {self.page}"
+        return f"{self.name}, {self.when}: {self.evidence}\n  → {self.cure}\n  {self.page}"
 
 
 @dataclass(frozen=True)
@@ -83,17 +86,12 @@ class RunDiagnosis:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.run}, {self.steps} steps: {counted(len(self.findings), 'finding')}"]
-        lines += [str(finding) for finding in self.findings]
-        return "\n".join([*lines, *self.coverage, *self.notes])
-
-    @property
-    def coverage(self) -> list[str]:
-        """What was checked and what was not, in words."""
-        lines = [f"checked: {', '.join(self.checked)}"]
+        count = counted(len(self.findings), "finding") if self.findings else "no findings"
+        lines = [f"{self.run}, {self.steps} steps: {count}", *map(str, self.findings)]
+        lines.append(f"checked: {', '.join(self.checked)}")
         if self.unchecked:
             lines.append(f"not checked, for lack of metrics: {', '.join(self.unchecked)}")
-        return lines
+        return "\n".join([*lines, *self.notes])
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,6 @@ class Watch:
                     since=step,
                     until=step,
                     numbers=numbers,
-                    slower=check.slower,
                 )
         return None
 
