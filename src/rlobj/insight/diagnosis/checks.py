@@ -338,15 +338,15 @@ CHECKS = (
         large_ratios,
         "the largest ratio of a token exceeded 10 in {steps} of the last {of} steps; largest "
         "{ratio_max:.3g}",
-        "Use clip with dual=10, or cispo; fewer updates_per_step; or a lower training.learning_rate.",
+        "Use clip with dual=10, or cispo; or lower training.learning_rate or updates_per_step.",
     ),
     Check(
         "truncation",
         ("response/truncated", "reward/accuracy"),
         truncated,
         "{share:.0%} of the responses are cut at a limit; {right:.0%} of these are right",
-        "Raise sampling.max_tokens={history.config.sampling.max_tokens} or environment.max_turns; or "
-        "use rewards.overlong.",
+        "Raise sampling.max_tokens={history.config.sampling.max_tokens} or environment.max_turns, "
+        "or use rewards.overlong.",
     ),
     Check(
         "sampler-drift",
