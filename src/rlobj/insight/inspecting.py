@@ -14,14 +14,12 @@ from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.insight import numbers
 from rlobj.insight.filtering import matching, read_filter, undecided
-from rlobj.insight.tables import observed_again, vocabulary
+from rlobj.insight.opening import OpenRun, observed_again, open_run
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
-from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import step_files
-from rlobj.runs.reading import Record, RecordedUpdate, sound
+from rlobj.runs.reading import RecordedUpdate
 from rlobj.runs.rows import rows_of
-from rlobj.runs.tables import read_tables
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""
@@ -155,14 +153,11 @@ def inspect(
     Raises:
         ConfigError: no run or no records there, no such step, or a rule that no step can answer.
     """
-    if examples is not None and examples < 0:
-        raise ConfigError(f"examples is {examples}; expected 0 or more")
-    run, rule = Path(run), None if where is None else read_filter(where)
-    read_settings(run)  # refuses a folder that is no run
+    opened, rule = open_run(run), None if where is None else read_filter(where)
     question = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     question += "" if text is None else f" {visible(text, 40)!r}"
     question += "" if rule is None else f" with {rule}"
-    read = _from_record(run, step) if rule is None else _from_tables(run, step, rule, trust)
+    read = _from_record(opened, step) if rule is None else _from_tables(opened, step, rule, trust)
     rows, complete = read.rows, read.complete
     if dropped:
         rows = rows.filter(pc.equal(rows["effect"], "dropped"))
@@ -172,7 +167,7 @@ def inspect(
     if text is None and rule is None:
         clauses = _counted(clauses, read.updates, read.population, dropped)
     return Inspection(
-        run=run,
+        run=opened.path,
         question=question,
         steps=read.steps,
         population=read.population,
@@ -206,14 +201,15 @@ class _Read(NamedTuple):
     updates: Sequence[RecordedUpdate] = ()
 
 
-def _from_record(run: Path, step: int | None) -> _Read:
+def _from_record(run: OpenRun, step: int | None) -> _Read:
     """The touched tokens of the record."""
-    record = Record(run)
+    record = run.record
     updates = [update for update in record.updates if step in (None, update.step)]
     if not updates:
         steps = {update.step for update in record.updates}
         has = f"it has {numbers.listed(steps)}" if steps else "no step has an update"
-        raise ConfigError(f"{run} has no record{'' if step is None else f' of step {step}'}; {has}")
+        which = "" if step is None else f" of step {step}"
+        raise ConfigError(f"{run.path} has no record{which}; {has}")
     touched = pc.is_valid(pc.field("effect"))
     return _Read(
         rows=record.rows(SHOWN, steps=None if step is None else [step], where=touched),
@@ -224,28 +220,24 @@ def _from_record(run: Path, step: int | None) -> _Read:
     )
 
 
-def _from_tables(run: Path, step: int | None, rule: Expr, trust: bool) -> _Read:
+def _from_tables(run: OpenRun, step: int | None, rule: Expr, trust: bool) -> _Read:
     """All tokens that a rule selects, of the steps with full tables."""
-    if not step_files(run, "tables"):
-        raise ConfigError(
-            f"{run} has no full tables, and a rule selects among all tokens: use ",
-            Setting("output.tables_every", 10),
-            " in a new run",
-        )
-    texts, parts, steps = vocabulary(run), list[Any](), set[int]()
+    if not step_files(run.path, "tables"):
+        tables = Setting("output.tables_every", 10)
+        raise ConfigError(f"{run.path} has no full tables for a rule: use ", tables)
+    parts, steps = list[Any](), set[int]()
     population = unknown = 0
-    with sound(run):
-        for update in read_tables(run, None if step is None else [step], trust=trust):
-            observed, place = observed_again(update), (update.step, update.update)
-            clauses = observed.plan.clauses
-            assert clauses is not None
-            every = clauses.in_phase.nonzero()[:, 0]
-            rows = rows_of(observed, every, place, texts, context=0)
-            selected = matching(rule, rows).to_numpy(zero_copy_only=False)
-            unknown += pc.sum(undecided(rule, rows)).as_py() or 0
-            parts.append(rows_of(observed, every[selected], place, texts))
-            population += len(every)
-            steps.add(update.step)
+    for update in run.tables(step, trust):
+        observed, place = observed_again(update), (update.step, update.update)
+        clauses = observed.plan.clauses
+        assert clauses is not None
+        every = clauses.in_phase.nonzero()[:, 0]
+        rows = rows_of(observed, every, place, run.texts, context=0)
+        selected = matching(rule, rows).to_numpy(zero_copy_only=False)
+        unknown += pc.sum(undecided(rule, rows)).as_py() or 0
+        parts.append(rows_of(observed, every[selected], place, run.texts))
+        population += len(every)
+        steps.add(update.step)
     rows = pyarrow.concat_tables(parts)
     effect = pc.fill_null(rows["effect"], "untouched")
     rows = rows.set_column(rows.schema.get_field_index("effect"), "effect", effect)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.insight.numbers import Z95, Line, mean, percent, share, total
-from rlobj.runs.configuration import read_settings
-from rlobj.runs.metrics import ACCURACY, HeldOutMetric, measure_of, read_metrics
+from rlobj.insight.opening import open_run
+from rlobj.runs.metrics import ACCURACY, HeldOutMetric, measure_of
 
 
 def _ratio(part: str, whole: str, lines: Sequence[Line]) -> float | None:
@@ -57,8 +57,7 @@ class Outcome:
         Raises:
             ConfigError: no run there, or a run without a finished step.
         """
-        read_settings(Path(run))  # an error if it is no run
-        outcome = cls(read_metrics(Path(run)))
+        outcome = cls(open_run(run).lines)
         if not outcome.steps:
             raise ConfigError(f"{run} has no finished step yet")
         return outcome

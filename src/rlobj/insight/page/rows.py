@@ -21,8 +21,8 @@ from rlobj.base.interleaved import Interleaved
 from rlobj.base.paths import step_of
 from rlobj.insight.filtering import TOKEN_BY_TOKEN, columns_of, matching, undecided
 from rlobj.insight.numbers import listed
+from rlobj.insight.opening import observed_again, open_run
 from rlobj.insight.page.rules import objective_of, part_column, parts_of, rules_of
-from rlobj.insight.tables import observed_again, vocabulary
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.objective import Objective
@@ -31,13 +31,12 @@ from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import UnreadRule
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.columns import COLUMNS
-from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import step_files, table_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.observed import ObservedUpdate
-from rlobj.runs.reading import Record, RecordedUpdate, sound
+from rlobj.runs.reading import Record, RecordedUpdate
 from rlobj.runs.rows import numbers, numpy, rows_of
-from rlobj.runs.tables import UpdateTable, read_tables
+from rlobj.runs.tables import UpdateTable
 from rlobj.runs.texts import TokenTexts
 
 BUDGET = 1_000_000
@@ -91,15 +90,14 @@ def read_rows(
     Raises:
         ConfigError: no run there, or neither records nor full tables, or damaged records.
     """
-    run = Path(run)
-    objective = objective_of(read_settings(run))
+    opened = open_run(run)
+    run, objective = opened.path, objective_of(opened.settings)
     every = (part for expression in rules_of(objective) for part in parts_of(expression))
     rules = [
         rule
         for rule in dict.fromkeys(every)
         if not any(isinstance(node, UnreadRule) for node in rule.walk())  # code of the run
     ]
-    texts = vocabulary(run)
     parts, updates, notes = [], [], []
     whole, left, refused = set[int](), budget, set[int]()
     sizes = _table_sizes(run)
@@ -109,9 +107,8 @@ def read_rows(
             refused.add(step)
             continue
         try:
-            with sound(run):
-                tables = list(read_tables(run, [step]))
-                parts += [whole_rows(table, texts, rules) for table in tables]
+            tables = list(opened.tables(step))
+            parts += [whole_rows(table, opened.texts, rules) for table in tables]
         except (ConfigError, BatchError, KeyError, TypeError, ValueError) as error:
             notes.append(f"Step {step} shows its recorded tokens only: {error}")
             continue
@@ -127,9 +124,8 @@ def read_rows(
     if parts and not table_files(run, "records"):
         notes.append("Only steps with full tables are shown: the run has no record.")
     else:
-        record = Record(run)
-        counts = record.updates
-        rows, touched = _recorded(record, whole, min(left, RECORDED), notes)
+        counts = opened.record.updates
+        rows, touched = _recorded(opened.record, whole, min(left, RECORDED), notes)
         parts.append(with_parts(rows, rules))
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):

@@ -157,11 +157,9 @@ class Replayed:
 
 
 UNSCORED = Message(
-    "the run did not score all tokens; use ",
-    Setting("training.skip_inactive", False),
-    " to score those without a gradient, too",
+    "the run did not score all tokens; use ", Setting("training.skip_inactive", False)
 )
-UNKNOWN = "its trainer does not compute Σ π², the column collision; `rlobj train` does"
+UNKNOWN = "its trainer does not compute the column collision; `rlobj train` does"
 """Why the gradients of a run in another trainer are unknown."""
 
 
@@ -177,12 +175,12 @@ def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> Messag
         column = f"{name}_logprobs"
         if column in reads and getattr(table, column) is None:
             penalties = Setting("objective.penalties", f"[{{kind: {penalty}, coefficient: 0}}]")
-            return Message(f"the run did not record {column}; use ", penalties, " to record them")
+            return Message(f"the run did not record {column}; use ", penalties)
     for column in reads:
         score = column.removesuffix("_logprob")
         if score != column and column not in table.columns:
             model = Setting(f"scores.{score}.model", "MODEL")
-            return Message(f"the run has no score '{score}'; use ", model, " in a new run")
+            return Message(f"the run has no score '{score}'; use ", model)
     gaps = unscored(table)
     if gaps and gaps == len(table):
         return Message("no log-probs were recorded: ", error)

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow
 import torch
 
-from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting, counted
-from rlobj.insight.numbers import without_nan
+from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting
+from rlobj.insight.numbers import listed, without_nan
 from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
 from rlobj.objectives.clauses import EFFECTS
@@ -78,24 +78,18 @@ class Replay:
     @property
     def title(self) -> str:
         """What was read, and whether the recorded weights were found again."""
-        steps = counted(len(self.steps), "step")
-        steps += f" ({self.steps[0]} to {self.steps[-1]})" if len(self.steps) > 1 else ""
-        source = visible(self.source, 200)
-        title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens"
+        source, steps = visible(self.source, 200), listed(self.steps)
+        title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens\n"
         if self.reproduced == self.population:
-            return f"{title}\nthe recorded objective gives all recorded weights again, to the bit"
-        others = f"{self.population - self.reproduced:,.0f} tokens"
-        return f"{title}\nthe recorded objective gives other weights than recorded to {others}"
+            return f"{title}the recorded objective gives all recorded weights again, to the bit"
+        others = self.population - self.reproduced
+        return f"{title}the recorded objective gives other weights than recorded to {others:,.0f}"
 
     @property
     def remarks(self) -> list[Message]:
         """What cannot be replayed, and what should be known about the numbers."""
-        names: dict[Message, list[str]] = {}
-        for name, why in self.refused.items():
-            names.setdefault(why, []).append(name[:60])
         refused = [
-            Message(f"not replayed: {', '.join(of_reason)}: ", why)
-            for why, of_reason in names.items()
+            Message(f"not replayed: {name[:60]}: ", why) for name, why in self.refused.items()
         ]
         return [*refused, *self.notes]
 
@@ -167,16 +161,11 @@ def replay(
     recorded = recorded if isinstance(recorded, dict) else {}
     with reading(Scope.of(recorded.get("columns"), recorded.get("scores"))):  # which rules may read
         running = _Replay(read_candidates(objectives, sweep))
-    if isinstance(tables, list | tuple) and isinstance(next(iter(tables), None), str | Path):
-        raise ConfigError(f"one run is replayed at a time, got {list(tables)}; give one path")
     steps = None if step is None else [step]
     if path and path.is_dir() and not table_files(path, "tables"):
         read_settings(path)  # refuses a folder that is no run
-        raise ConfigError(
-            f"{path} has no full tables, and a replay reads all tokens of whole updates: use ",
-            Setting("output.tables_every", 10),
-            ", which writes them in every 10th and the last step",
-        )
+        tables_every = Setting("output.tables_every", 10)
+        raise ConfigError(f"{path} has no full tables: use ", tables_every, " in a new run")
     updates: Any = read_tables(path, steps, trust=trust) if path else tables
     updates = (update for update in updates if step in (None, update.step))
     count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
@@ -231,8 +220,7 @@ class _Replay:
         }
         for name, objective in {RECORDED: recorded, **objectives}.items():
             if any(isinstance(penalty, EntropyBonus) for penalty in objective.penalties):
-                text = f"{name}: its gradient leaves out its entropy bonus"
-                self.notes[Message(text)] = None
+                self.notes[Message(f"{name}: its gradient leaves out its entropy bonus")] = None
             if objective.controllers and objective.controllers != recorded.controllers:
                 text = "its controllers begin at their start values and see the recorded steps only"
                 self.notes[Message(f"{name}: {text}")] = None
@@ -263,9 +251,8 @@ class _Replay:
         for name, rules in self.candidates.rules.items():
             if name in self.refused:
                 continue
-            reads = rule_columns(
-                [("rule", rule) for rule in rules.values()], first.objective.scores
-            )
+            read = [("rule", rule) for rule in rules.values()]
+            reads = rule_columns(read, first.objective.scores)
             try:
                 frame = _Recorded([first.table], reads, SingleProcess(), first.state)
                 for value, rule in rules.items():
@@ -283,9 +270,8 @@ class _Replay:
             raise ConfigError(f"{source} has no recorded token, or none of this step")
         names = {*self.candidates.objectives, *self.candidates.rules}
         if names and names <= self.refused.keys():
-            reasons = [Message(f"{name}: ", why) for name, why in self.refused.items()]
-            whole = Message.joined("\n", reasons)
-            raise ConfigError(f"nothing of this can be replayed on {source}\n", whole)
+            reasons = [Message(f"\n{name}: ", why) for name, why in self.refused.items()]
+            raise ConfigError(f"nothing of this can be replayed on {source}", *reasons)
         recorded = self.sums[RECORDED, None]
         objectives, sweeps = list[dict[str, Any]](), list[dict[str, Any]]()
         for (name, value), sums in self.sums.items():
@@ -364,12 +350,8 @@ def _select(rule: Rule, frame: Frame, first: UpdateTable) -> torch.Tensor:
     """
     for node in rule.walk():
         if isinstance(node, Controlled) and node.name not in first.state:
-            raise BatchError(
-                f"'{node.name}' has no value: it is no controller of the recorded objective. To "
-                "sweep it: ",
-                Argument("sweep", f"{node.name}=1e-4..1e-2"),
-                "; one name is swept at a time",
-            )
+            sweep = Argument("sweep", f"{node.name}=1e-4..1e-2")
+            raise BatchError(f"'{node.name}' has no value. To sweep it: ", sweep)
     chosen = frame.rule(rule)
     frame.check()
     return chosen

@@ -9,11 +9,10 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.insight.diagnosis.diagnosing import Finding, diagnose_lines
+from rlobj.insight.opening import open_run
 from rlobj.objectives.clauses import EFFECTS
 from rlobj.reporting import visible
-from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import named_folder
-from rlobj.runs.metrics import read_metrics
 
 MetricLine = dict[str, Any]
 Lines = Sequence[MetricLine]
@@ -67,14 +66,14 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def _read(path: Path) -> Run:
-    settings, lines = read_settings(path), read_metrics(path)
-    _add_effects(lines)
-    run = Run(path, settings, lines)
+    opened = open_run(path)
+    _add_effects(opened.lines)
+    run = Run(path, opened.settings, opened.lines)
     if not run.steps:
         run.notes = ("no step is finished yet",)
         return run
     try:
-        diagnosis = diagnose_lines(path, lines)
+        diagnosis = diagnose_lines(path, run.lines)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
         run.notes = (f"no diagnosis: {visible(str(error), 300)}",)

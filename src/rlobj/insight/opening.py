@@ -1,17 +1,66 @@
-"""Full tables as recorded tokens: every token of an update, with what the objective did to it."""
+"""A run that is opened for insight: its settings, metrics, record, full tables and token texts."""
+
+from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from rlobj.base.errors import ConfigError
 from rlobj.runs.checkpoints import checkpoints
+from rlobj.runs.configuration import read_settings
+from rlobj.runs.metrics import read_metrics
 from rlobj.runs.observed import POLICY, ObservedUpdate
-from rlobj.runs.reading import read_records
-from rlobj.runs.tables import UpdateTable
+from rlobj.runs.reading import Record, read_records, sound
+from rlobj.runs.tables import UpdateTable, read_tables
 from rlobj.runs.texts import TokenTexts
+
+
+def open_run(folder: Path | str) -> OpenRun:
+    """Open a run, finished or not. Nothing that its files name is imported.
+
+    Raises:
+        ConfigError: the folder is no run.
+    """
+    path = Path(folder)
+    return OpenRun(path, read_settings(path))
+
+
+class OpenRun:
+    """A run whose files are read when they are asked for.
+
+    Attributes:
+        path: its folder.
+        settings: config.resolved.yaml.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path, self.settings = path, settings
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """metrics.jsonl in the order of the steps."""
+        return read_metrics(self.path)
+
+    @cached_property
+    def record(self) -> Record:
+        """The record of the run."""
+        return Record(self.path)
+
+    @cached_property
+    def texts(self) -> TokenTexts:
+        """The texts of the run's tokens."""
+        return vocabulary(self.path)
+
+    def tables(self, step: int | None = None, trust: bool = False) -> Iterator[UpdateTable]:
+        """The updates with full tables, of all steps or of one."""
+        with sound(self.path):
+            yield from read_tables(self.path, None if step is None else [step], trust=trust)
 
 
 def observed_again(update: UpdateTable) -> ObservedUpdate:
