@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 from rich.text import Text
 
-from rlobj.installation import Installation, fits, read_installation
+from rlobj.installation import Installation, read_installation
 from rlobj.reporting.terminal import Screen, facts_grid, table, working
 from rlobj_cli.screen.options import Json
 
@@ -35,12 +35,11 @@ def doctor(as_json: Json = False) -> None:
 def _show(installation: Installation) -> None:
     console, devices = Screen(), installation.devices
     console.print(Text.assemble(("rlobj doctor", "bold"), f"  {sys.executable}\n"), soft_wrap=True)
-    packages = table("package", "installed", "supported", "imports")
+    packages = table("package", "installed", "imports")
     for name, version in installation.versions.items():
-        wanted, why = installation.supported.get(name, ""), installation.imports.get(name)
-        style = "dim" if version is None else "" if fits(version, wanted) else "red"
+        why = installation.imports.get(name)
         imports = Text("" if why is None else why or "yes", "red" if why else "green")
-        packages.add_row(name, Text(version or "–", style), Text(wanted, "dim"), imports)
+        packages.add_row(name, version or "–", imports)
     facts = {
         "CPU": f"{devices['cpu_cores']} cores, {devices['memory_bytes'] / 2**30:.1f} GiB",
         "/dev/shm": f"{devices['shared_memory_bytes'] / 2**30:.1f} GiB",

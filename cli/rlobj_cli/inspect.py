@@ -127,7 +127,7 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
         by = f" by {clauses.index(key[1:]) + 1}" if len(clauses) > 1 else ""
         text = f"[{beginning(row['text'], 16)}]"
         by = f" {visible(row['effect'], 20)}{by}"
-        title = Text.assemble((text, style_of(row["effect"])), by)
+        title = Text.assemble((text, _STYLES.get(row["effect"], "bold yellow")), by)
         shown.add_section()
         shown.add_row(
             title,
@@ -148,11 +148,6 @@ _STYLES = {"dropped": "bold red", "masked": "bold red", "untouched": "bold"}
 """Style of the marked token by its effect; all other effects are yellow."""
 
 
-def style_of(effect: str) -> str:
-    """The style of a token by what happened to it."""
-    return _STYLES.get(effect, "bold yellow")
-
-
 def in_context(rows: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
     """Lines of at most `width` cells: what stands before a token, the token in [ ], what follows.
 
@@ -171,7 +166,7 @@ def in_context(rows: Sequence[Mapping[str, Any]], width: int) -> list[Text]:
     return [
         Text.assemble(
             end(row["before"], left),
-            (mark, style_of(row["effect"])),
+            (mark, _STYLES.get(row["effect"], "bold yellow")),
             beginning(row["after"], width - left - cell_len(mark)),
         )
         for row, mark in zip(rows, marked, strict=True)

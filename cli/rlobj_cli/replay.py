@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError
 from rlobj.insight.numbers import percent
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, number, reading, say, table
@@ -21,25 +20,21 @@ if TYPE_CHECKING:
     from rlobj.insight import Replay
 
 
-COUNT, SHARE, NUMBER = "{:,.0f}".format, percent, number
+COUNT = "{:,.0f}".format
 TOKENS = {
-    "touched": ("tokens", COUNT, ""),
-    "share": ("share", SHARE, ""),
-    "precision": ("precision", SHARE, "share of spurious tokens among the judged ones of them"),
-    "recall": ("recall", SHARE, "their share of all spurious tokens"),
-    "carried": ("gradient", SHARE, "their share of the gradient if no token is dropped"),
+    "touched": ("tokens", COUNT),
+    "share": ("share", percent),
+    "precision": ("precision", percent),
+    "recall": ("recall", percent),
+    "carried": ("gradient", percent),
 }
-"""The tokens that objectives and rules touch: column -> head, format, and what it means."""
+"""The tokens that objectives and rules touch: column -> head and format."""
 GRADIENT = {
-    "effect": ("effect", str, ""),
-    "clipped": (
-        "clipped",
-        COUNT,
-        "tokens with a weight that the surrogate's bounds clip",
-    ),
-    "gradient": ("size", NUMBER, "sum of the norms of the gradients; recorded objective = 1"),
-    "gradient_up": ("raised", SHARE, "share of it on tokens that become more likely"),
-    "gradient_spurious": ("spurious", SHARE, "share of it on spurious tokens"),
+    "effect": ("effect", str),
+    "clipped": ("clipped", COUNT),
+    "gradient": ("size", number),
+    "gradient_up": ("raised", percent),
+    "gradient_spurious": ("spurious", percent),
 }
 """The gradients of objectives, in the same way."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
@@ -61,7 +56,7 @@ def replay(
         typer.Option(metavar="RULE", help="The tokens that a rule selects. Can be repeated."),
     ] = None,
     sweep: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
             metavar="NAME=FROM..TO[:COUNT]",
             help="Values of a number that has a name in capitals in a rule; 20 by default.",
@@ -89,11 +84,8 @@ def replay(
         from rlobj.insight import replay as replay_run
     objectives = [name.strip() for name in (preset or "").split(",") if name.strip()]
     objectives += rule or ()
-    if len(sweep or ()) > 1:
-        raise ConfigError("--sweep was given twice; one number is swept at a time")
-    swept = sweep[0] if sweep else None
     with reading("replaying") as move:
-        replayed = replay_run(run, objectives, sweep=swept, step=step, trust=trust, progress=move)
+        replayed = replay_run(run, objectives, sweep=sweep, step=step, trust=trust, progress=move)
     if json:
         typer.echo(replayed.to_json())
     else:
@@ -122,30 +114,25 @@ def show(console: Console, replayed: Replay) -> None:
 def show_rows(
     console: Console,
     title: str,
-    heads: Mapping[str, tuple[str, Callable[[Any], str], str]],
+    heads: Mapping[str, tuple[str, Callable[[Any], str]]],
     name: str,
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Print rows, and what their columns mean; columns of which nothing is known are left out.
+    """Print rows; columns of which nothing is known are left out.
 
     Args:
         console: the screen.
         title: of the names.
-        heads: for each column its head, its format and its meaning.
+        heads: for each column its head and its format.
         name: the column with the names of the rows.
         rows: the values.
     """
     columns = {
         key: head for key, head in heads.items() if any(row[key] is not None for row in rows)
     }
-    grid = table(title, right=[head for head, _, _ in columns.values()])
+    grid = table(title, right=[head for head, _ in columns.values()])
     for row in rows:
-        cells = [
-            "–" if row[key] is None else text(row[key]) for key, (_, text, _) in columns.items()
-        ]
+        cells = ["–" if row[key] is None else text(row[key]) for key, (_, text) in columns.items()]
         grid.add_row(*map(Text, (visible(row[name], 60), *cells)))
     if rows:
         console.print(grid)
-    for head, _, meaning in columns.values():
-        if meaning:
-            console.print(Text(f"{head:<9}  {meaning}", "dim"))

@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
@@ -38,13 +37,11 @@ class Installation:
 
     Attributes:
         versions: installed version of each package; None = not installed.
-        supported: versions that rlobj works with, by package.
         devices: cores, bytes of memory and of /dev/shm, the GPUs that torch can use.
         imports: why an installed engine cannot be imported, by package; empty if it can.
     """
 
     versions: dict[str, str | None]
-    supported: dict[str, str]
     devices: dict[str, Any]
     imports: dict[str, str]
 
@@ -59,7 +56,7 @@ def read_installation() -> Installation:
     printed, _ = gpus.communicate()
     devices = {**_devices(), "gpus": [] if gpus.returncode else json.loads(printed)}
     imports = {name: _why_not(process) for name, process in processes.items()}
-    return Installation(versions, _supported(), devices, imports)
+    return Installation(versions, devices, imports)
 
 
 def installed_version(package: str) -> str | None:
@@ -129,7 +126,7 @@ def check_version(package: str, version: str, supported: str, where: str = "this
         ConfigError: the version is not in the range. Shows the command that installs another one.
     """
     try:
-        supports = fits(version, supported)
+        supports = SpecifierSet(supported).contains(Version(version).public, prereleases=True)
     except InvalidVersion:  # "dev"
         supports = False
     if not supports:
@@ -137,17 +134,6 @@ def check_version(package: str, version: str, supported: str, where: str = "this
             f"{where} has {package} {version}; rlobj works with {supported}. Install one of "
             f"these: pip install '{package}{supported}'"
         )
-
-
-def _supported() -> dict[str, str]:
-    """The versions that rlobj's own metadata requires, its extras included."""
-    try:
-        rlobj = metadata.metadata("rlobj")
-    except metadata.PackageNotFoundError:  # a checkout on the path, not installed
-        return {}
-    required = [Requirement(text) for text in rlobj.get_all("Requires-Dist") or ()]
-    supported = {need.name: str(need.specifier) for need in required if need.specifier}
-    return {"python": rlobj["Requires-Python"], **supported}
 
 
 def _devices() -> dict[str, Any]:
@@ -172,8 +158,3 @@ def _why_not(process: subprocess.Popen[str]) -> str:
     if process.returncode == 0:
         return ""
     return (errors.splitlines() or [f"the import ended Python with code {process.returncode}"])[-1]
-
-
-def fits(version: str, specifier: str) -> bool:
-    """Whether a version is in a range, such as `>=2.8`; an empty range holds every version."""
-    return SpecifierSet(specifier).contains(Version(version).public, prereleases=True)

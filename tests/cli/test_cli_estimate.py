@@ -46,7 +46,7 @@ def test_a_newcomer_sees_memory_hours_and_choices_that_fit(eight: Path) -> None:
     assert shown["moments"] == ["7.6"] * 4
     assert max(map(float, shown["together"])) <= 0.92 * 80
     words = " ".join(text.split())
-    assert "2,048 responses are sampled; 7,680 tokens of a response and 256 of a prompt" in words
+    assert "2,048 responses; assumed: 7,680 tokens of a response and 256 of a prompt" in words
     assert "by arithmetic and not measured" in words
     for setting in ("engine=vllm", "strategy=fsdp2", "gradient_checkpointing=true"):
         assert setting in words

@@ -31,8 +31,6 @@ def test_objectives_and_rules_have_tables_of_80_columns(run: Path) -> None:
     for part in ("grpo", "stapo", "prob < 0.1", "tokens", "size", "dropped", "clipped"):
         assert part in text
     assert not {"precision", "spurious"} & set(text.split())  # this task judges no tokens
-    for meaning in ("if no token is dropped", "recorded objective = 1"):
-        assert meaning in text
     assert len([line for line in text.splitlines() if line.split()[:1] == ["grpo"]]) == 2
 
 
@@ -73,7 +71,6 @@ def test_code_that_a_preset_file_names_is_looked_for_beside_the_file(
     [
         (["--rule", "prob < TAU"], "--sweep TAU=1e-4..1e-2"),
         (["--step", "9"], "has no step 9; it has 1, 2"),
-        (["--sweep", "A=1..2", "--sweep", "B=1..2"], "--sweep was given twice"),
     ],
 )
 def test_mistakes_are_answered_with_what_to_type(run: Path, words: list[str], message: str) -> None:

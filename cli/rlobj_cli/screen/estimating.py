@@ -103,9 +103,8 @@ def show_estimate(console: Console, estimate: Estimated) -> None:
     memory, cards = estimate.memory, estimate.cards
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
     batch = micro_batch(estimate.config, estimate.size, estimate.ranks, memory.card)
-    text = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks},\n"
-    text += f"micro-batch: up to {batch.tokens:,} tokens)"
-    shown = table(text, right=PHASES)
+    title = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks},\n"
+    shown = table(f"{title}micro-batch: up to {batch.tokens:,} tokens)", right=PHASES)
     for part, sizes in memory.parts.items():
         if any(sizes):
             shown.add_row(part, *(f"{size / unit:.1f}" if size else "" for size in sizes))
@@ -117,10 +116,9 @@ def show_estimate(console: Console, estimate: Estimated) -> None:
     shown.add_row(room, *[f"{most / unit:.1f}"] * 4)
     console.print("", shown, sep="\n")
     if cards is None and max(memory.needed) > most:
-        text = "It needs more than that. Use a smaller training.micro_batch_tokens, "
-        say(console, Text(f"{text}sampling.batch_tokens or model", style="red"))
-    facts = {name: text for name, text in _facts(estimate).items() if text}
-    console.print(facts_grid(facts), "", sep="\n")
+        text = "It needs more than that. Use a smaller training.micro_batch_tokens or model."
+        say(console, Text(text, style="red"))
+    console.print(facts_grid(_facts(estimate)), "", sep="\n")
 
 
 def _facts(estimate: Estimated) -> dict[str, str]:
@@ -128,16 +126,14 @@ def _facts(estimate: Estimated) -> dict[str, str]:
     done, cards, memory = estimate.work, estimate.cards, estimate.memory
 
     def listed(parts: Mapping[str, float], unit: float = 1.0) -> str:
-        return ", ".join(
-            f"{name} {amount / unit:,.0f}" for name, amount in parts.items() if amount >= unit / 2
-        )
+        large = {name: amount / unit for name, amount in parts.items() if amount >= unit / 2}
+        return ", ".join(f"{name} {amount:,.0f}" for name, amount in large.items())
 
     name = Path(str(estimate.config.model.name or "embedded")).name
     facts = {
         "model": f"{name}, {estimate.size.total / 1e6:,.1f} million parameters",
-        "tokens": f"{done.tokens / 1e6:.2f} million a step are trained on; {done.responses:,} "
-        f"responses are sampled; {done.mean:,.0f} tokens of a response and {done.prompt:,} of a "
-        "prompt are an assumption",
+        "tokens": f"{done.tokens / 1e6:.2f} million a step; {done.responses:,} responses; assumed: "
+        f"{done.mean:,.0f} tokens of a response and {done.prompt:,} of a prompt",
     }
     if cards is not None:
         facts["model"] += f", on {cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})"
@@ -145,19 +141,15 @@ def _facts(estimate: Estimated) -> dict[str, str]:
             f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps of "
             f"{sum(done.seconds.values()):,.0f} seconds ({listed(done.seconds) or 'below one'}), "
             f"by arithmetic and not measured: {USED:.0%} of {cards.speed.flops / 1e12:.0f} "
-            f"TFLOP/s, and {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s in generation"
+            f"TFLOP/s, {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s"
         )
-    disk = f"{sum(done.disk.values()) / 1e9:,.1f} GB: {listed(done.disk, 1e9)}".removesuffix(": ")
-    host = f"{memory.host / GIB:,.0f} GiB of memory a process, to load or write a checkpoint"
-    facts |= {"disk": disk, "host": host}
+    facts["disk"] = f"{sum(done.disk.values()) / 1e9:,.1f} GB"
+    facts["host"] = f"{memory.host / GIB:,.0f} GiB of memory a process, to load or write weights"
     if memory.sequences is not None:
         facts["cache"] = f"{memory.sequences} of the longest sequences at a time on a GPU"
-    facts["chosen"] = "\n".join(
-        f"{choice.setting}={plain_value(choice.written())}: {choice.reason}"
-        for choice in estimate.choices
-        if choice.reason
-    )
-    return facts
+    made = [choice for choice in estimate.choices if choice.reason]
+    lines = [f"{one.setting}={plain_value(one.written())}: {one.reason}" for one in made]
+    return facts | ({"chosen": "\n".join(lines)} if lines else {})
 
 
 def show_ways(console: Console, estimate: Estimated) -> None:
@@ -165,7 +157,7 @@ def show_ways(console: Console, estimate: Estimated) -> None:
     if not estimate.memory.fits:
         say(console, Text("It does not fit. It fits with one of these:", style="red"))
         for way, memory in estimate.ways:
-            line = f"  {typed(way, {'processes': '--processes'})}: {max(memory.needed) / GIB:.0f}"
-            console.print(Text(f"{line} GiB"), soft_wrap=True)
+            line = typed(way, {"processes": "--processes"})
+            console.print(Text(f"  {line}: {max(memory.needed) / GIB:.0f} GiB"), soft_wrap=True)
         if not estimate.ways:
             console.print(Text("  a smaller model, or more or larger GPUs"), soft_wrap=True)
