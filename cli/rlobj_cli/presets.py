@@ -79,9 +79,7 @@ def list_presets() -> None:
 
 @presets.command()
 @without_imports()
-def show(
-    preset: PresetOrFile,
-) -> None:
+def show(preset: PresetOrFile) -> None:
     """Show a preset: its file, its formula, the tokens it selects, settings without effect.
 
     The explanation is a comment below the file.
@@ -95,8 +93,6 @@ def show(
     objective = config.resolved_objective()
     updates, phases = config.training.updates, len(objective.phases)
     facts = [f"{counted(updates * phases, 'optimizer update')} per rollout"]
-    if phases > 1:
-        facts[0] += f": {phases} phases of {updates}"
     if loaded.bases:
         facts.append(f"builds on {', '.join(loaded.bases)}")
     explanation = objective.explain(updates, config.training.old_logprobs)

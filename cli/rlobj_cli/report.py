@@ -36,7 +36,6 @@ def report(
         from rlobj.insight.run_report import read_runs, summary, times, write_report
     with working(console, "reading the runs"):
         read = read_runs(runs)
-    with working(console, "writing the page"):
         path = write_report(read, out)
     for title, rows in (("run", summary(read)), ("seconds a step", times(read))):
         shown = table(title, right=[run.label for run in read])

@@ -57,9 +57,6 @@ def test_full_tables_show_all_tokens_of_decided_responses_with_their_weights(tmp
     rows = page.rows
     weights = update.objective.plan([table], update.state).weights[0][table.decided]
     assert torch.equal(torch.tensor(rows["weight"].to_numpy().copy()), weights)
-    assert torch.equal(
-        torch.tensor(rows["logprob"].to_numpy().copy()), table.logprobs[table.decided]
-    )
     assert page.updates == [{"step": 3, "update": 1}]
     assert "Only steps with full tables are shown" in page.notes[0]
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from rlobj.base.errors import Message
 from rlobj.base.memory import physical_memory
 from rlobj.models.checking import check_model
-from rlobj.reporting.terminal import Screen, facts_grid, say, table, working
+from rlobj.reporting.terminal import facts_grid, say, table
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
 from rlobj.sizing.fitting import Choice, choose, ways
@@ -85,9 +85,8 @@ def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
         ConfigError: `gpus` is something else, there is no such model, or its
             config.json cannot be read or has a number that no model has.
     """
-    with working(Screen(stderr=True), "reading config.json"):
-        check_model(config, weights=False)
-        size = Size.named(config.model, local=True)
+    check_model(config, weights=False)
+    size = Size.named(config.model, local=True)
     cards: Cards | None = None
     if gpus is None and (card := card_bytes()):
         cards = Cards(torch.cuda.device_count(), card)
@@ -145,8 +144,6 @@ def _facts(estimate: Estimated) -> dict[str, str]:
         )
     facts["disk"] = f"{sum(done.disk.values()) / 1e9:,.1f} GB"
     facts["host"] = f"{memory.host / GIB:,.0f} GiB of memory a process, to load or write weights"
-    if memory.sequences is not None:
-        facts["cache"] = f"{memory.sequences} of the longest sequences at a time on a GPU"
     made = [choice for choice in estimate.choices if choice.reason]
     lines = [f"{one.setting}={plain_value(one.written())}: {one.reason}" for one in made]
     return facts | ({"chosen": "\n".join(lines)} if lines else {})

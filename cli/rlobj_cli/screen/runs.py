@@ -19,7 +19,7 @@ from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
 from rlobj.runs.reading import Record
 from rlobj.settings.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
-from rlobj.settings.presets import difference, load_preset, read_yaml
+from rlobj.settings.presets import difference, load_preset
 from rlobj.settings.profiles import PROFILES
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import doubts
@@ -69,15 +69,13 @@ def show_resumed(console: Console, run: ResolvedRun) -> None:
 
 
 def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
-    """The settings that the user gave, each with where: options, files, a preset file."""
-    preset, file = f"preset {config.preset}", Path(config.preset or "")
-    settings = flattened(merged(layers))
-    of_file = flattened(read_yaml(file)) if file.is_file() else {}
-    below = (EMBEDDED_LAYER, preset, f"data {', '.join(source_names(config.data.source))}")
+    """The settings that the user gave, each with where: options and files, but no presets."""
+    settings, data = flattened(merged(layers)), ", ".join(source_names(config.data.source))
+    below = (EMBEDDED_LAYER, f"preset {config.preset}", f"data {data}")
     return "\n".join(
-        f"{path}: {plain_value(settings[path])} ({file.name if name == preset else name})"
+        f"{path}: {plain_value(settings[path])} ({name})"
         for path, name in origins(layers).items()
-        if not (name in below or name.startswith("run ")) or (name == preset and path in of_file)
+        if not (name in below or name.startswith("run "))
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from rlobj.runs.checkpoints import checkpoints
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.metrics import read_metrics
 from rlobj.runs.observed import POLICY, ObservedUpdate
-from rlobj.runs.reading import Record, read_records, sound
+from rlobj.runs.reading import Record, sound
 from rlobj.runs.tables import UpdateTable, read_tables
 from rlobj.runs.texts import TokenTexts
 
@@ -54,8 +54,25 @@ class OpenRun:
 
     @cached_property
     def texts(self) -> TokenTexts:
-        """The texts of the run's tokens."""
-        return vocabulary(self.path)
+        """The texts of the run's tokens.
+
+        They are those of the newest checkpoint's tokenizer, or as the record has them.
+        """
+        from tokenizers import Tokenizer
+
+        for checkpoint in reversed(checkpoints(self.path)):
+            file = checkpoint / "model" / "tokenizer.json"
+            if not file.is_file():
+                continue
+            with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
+                tokenizer = Tokenizer.from_file(str(file))
+                return _texts(tokenizer, tokenizer.id_to_token)
+        texts: dict[int, str] = {}
+        with contextlib.suppress(ConfigError):
+            rows = self.record.rows(["token", "text"])
+            grouped = rows.group_by("token").aggregate([("text", "min")])
+            texts = dict(zip(*(column.to_pylist() for column in grouped.columns), strict=True))
+        return _texts(None, lambda token: texts.get(token, f"⟨{token}⟩"))
 
     def tables(self, step: int | None = None, trust: bool = False) -> Iterator[UpdateTable]:
         """The updates with full tables, of all steps or of one."""
@@ -72,32 +89,6 @@ def observed_again(update: UpdateTable) -> ObservedUpdate:
     return ObservedUpdate(objective, state, table, plan, update.sequences, **current)
 
 
-def vocabulary(run: Path) -> TokenTexts:
-    """The texts of a run's tokens.
-
-    They are those of the newest checkpoint's tokenizer, or as the record has them. No code of the
-    run is executed, and nothing is downloaded.
-    """
-    from tokenizers import Tokenizer
-
-    for checkpoint in reversed(checkpoints(run)):
-        file = checkpoint / "model" / "tokenizer.json"
-        if not file.is_file():
-            continue
-        with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
-            tokenizer = Tokenizer.from_file(str(file))
-            return TokenTexts(
-                SimpleNamespace(
-                    backend_tokenizer=tokenizer, convert_ids_to_tokens=tokenizer.id_to_token
-                )
-            )
-    texts: dict[int, str] = {}
-    with contextlib.suppress(ConfigError):
-        rows = read_records(run, ["token", "text"]).group_by("token").aggregate([("text", "min")])
-        texts = dict(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-    return TokenTexts(
-        SimpleNamespace(
-            backend_tokenizer=None,
-            convert_ids_to_tokens=lambda token: texts.get(token, f"⟨{token}⟩"),
-        )
-    )
+def _texts(tokenizer: Any, text_of: Callable[[int], str | None]) -> TokenTexts:
+    names = SimpleNamespace(backend_tokenizer=tokenizer, convert_ids_to_tokens=text_of)
+    return TokenTexts(names)

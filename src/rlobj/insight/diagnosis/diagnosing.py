@@ -55,11 +55,8 @@ class Finding:
     @property
     def when(self) -> str:
         """Its steps in words."""
-        if self.holds:
-            return f"since step {self.since}"
-        if self.since == self.until:
-            return f"at step {self.since}"
-        return f"between steps {self.since} and {self.until}"
+        over = f"between steps {self.since} and {self.until}"
+        return f"since step {self.since}" if self.holds else over
 
     def __str__(self) -> str:
         return f"{self.name}, {self.when}: {self.evidence}\n  → {self.cure}\n  {self.page}"

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow
 import torch
 
-from rlobj.base.arrow import pc, read_parquet
+from rlobj.base.arrow import pc
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.paths import step_of
@@ -51,11 +51,10 @@ class PageRows:
     """The tokens of a page.
 
     Attributes:
-        rows: a pyarrow table with the columns of the record, and for whole updates also logprob,
-            old_logprob, old_entropy, ref_gap, proxy_gap, length, prompt,
-            turn_reward, read (what the policy read before the token), `reward:NAME`, and an
-            objective's own columns. `holds:PART` says whether a part of the run's rules holds; null
-            = not known.
+        rows: a pyarrow table with the columns of the record, and for whole updates also
+            old_entropy, ref_gap, proxy_gap, prompt, turn_reward, read (what the policy read before
+            the token), `reward:NAME`, and an objective's own columns. `holds:PART` says whether a
+            part of the run's rules holds; null = not known.
         updates: step and update of the whole updates.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
         objective: that of the run; None if it cannot be read.
@@ -99,15 +98,19 @@ def read_rows(
         if not any(isinstance(node, UnreadRule) for node in rule.walk())  # code of the run
     ]
     parts, updates, notes = [], [], []
-    whole, left, refused = set[int](), budget, set[int]()
-    sizes = _table_sizes(run)
-    for done, (step, tokens) in enumerate(sizes, 1):
-        progress(done, len(sizes))
-        if tokens > left:
-            refused.add(step)
-            continue
+    whole, left = set[int](), budget
+    steps = sorted({step_of(path) for path in step_files(run, "tables")}, reverse=True)
+    for done, step in enumerate(steps):
+        progress(done + 1, len(steps))
         try:
             tables = list(opened.tables(step))
+            tokens = sum(len(update.table) for update in tables)
+            if tokens > left:
+                notes.append(
+                    f"A page has at most {budget:,} rows: of the full tables of "
+                    f"{listed(steps[done:])} it has the recorded tokens only."
+                )
+                break
             parts += [whole_rows(table, opened.texts, rules) for table in tables]
         except (ConfigError, BatchError, KeyError, TypeError, ValueError) as error:
             notes.append(f"Step {step} shows its recorded tokens only: {error}")
@@ -115,11 +118,6 @@ def read_rows(
         updates += [{"step": table.step, "update": table.update} for table in tables]
         whole.add(step)
         left -= tokens
-    if refused:
-        notes.append(
-            f"A page has at most {budget:,} rows: of the full tables of {listed(refused)} it has "
-            "the recorded tokens only."
-        )
     touched, counts = True, list[RecordedUpdate]()
     if parts and not table_files(run, "records"):
         notes.append("Only steps with full tables are shown: the run has no record.")
@@ -132,19 +130,6 @@ def read_rows(
         raise ConfigError(f"{run} has no recorded token, and no full table")
     rows = rows.sort_by([(name, "ascending") for name in ORDER])
     return PageRows(rows, updates, notes, objective, touched, counts)
-
-
-def _table_sizes(run: Path) -> list[tuple[int, int]]:
-    """The steps with full tables, the newest first, each with its number of tokens."""
-    sizes: dict[int, int] = {}
-    for path in step_files(run, "tables"):
-        count = 0
-        damaged = (pyarrow.ArrowException, OSError, KeyError)  # `read_tables` says what is wrong
-        with contextlib.suppress(*damaged):
-            tokens = read_parquet(path, columns=["tokens"])["tokens"]
-            count = pc.sum(pc.list_value_length(tokens)).as_py() or 0
-        sizes[step_of(path)] = sizes.get(step_of(path), 0) + count
-    return sorted(sizes.items(), reverse=True)
 
 
 def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:
@@ -223,24 +208,22 @@ def _more_columns(
     observed: ObservedUpdate,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Columns of rules that the record lacks: with one value per token, and per response."""
-    table, current, old = observed.table, observed.logprobs, observed.old_logprobs
+    table = observed.table
     per_token = {
-        "logprob": current,
-        "old_logprob": old,
         "old_entropy": observed.entropy if table.old_entropy is None else table.old_entropy,
     }
     for score in ("ref", "proxy", *observed.objective.scores):
         name = score_column(score)
         logprobs = table.columns.get(name, getattr(table, name, None))
         if logprobs is not None:
-            per_token[f"{score}_gap"] = logprobs - current
+            per_token[f"{score}_gap"] = logprobs - observed.logprobs
     if table.turn_reward is not None:
         per_token["turn_reward"] = table.turn_reward
     taken = {*COLUMNS, *NAMES, "prompt", "read"}
     run_columns = {name: values for name, values in table.columns.items() if name not in taken}
     by_response = {name: run_columns.pop(name) for name in table.response_columns - taken}
     rewards = {f"reward:{name}": table.reward(name) for name in table.reward_names or ()}
-    return {**run_columns, **per_token}, {"length": table.lengths, **rewards, **by_response}
+    return {**run_columns, **per_token}, {**rewards, **by_response}
 
 
 def _held(update: UpdateTable, rules: Iterable[Rule]) -> Iterator[tuple[Rule, torch.Tensor]]:

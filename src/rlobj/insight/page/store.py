@@ -22,7 +22,7 @@ from rlobj.base.arrow import pc
 from rlobj.insight.page.rows import ORDER, PageRows
 from rlobj.reporting.pages import pack
 
-PER_RESPONSE = ("step", "update", "group", "response", "reward", "length", "prompt")
+PER_RESPONSE = ("step", "update", "group", "response", "reward", "prompt")
 """Columns with one value per response; so are rewards by name, `reward:NAME`."""
 
 

@@ -6,7 +6,6 @@ from html import escape
 from pathlib import Path
 
 from rlobj.base.arrow import pc
-from rlobj.base.errors import ConfigError
 from rlobj.base.files import packaged, write_whole
 from rlobj.insight.numbers import listed, share
 from rlobj.insight.page.rows import PageRows, read_rows
@@ -21,7 +20,7 @@ from rlobj.runs.metrics import Progress
 
 __all__ = ["write_inspection_page"]
 _asset = partial(packaged, "rlobj.insight.page")
-VIEWS = ("page", "scales", "filter", "details", "responses", "tokens", "planes", "inspect")
+VIEWS = ("page", "filter", "details", "responses", "tokens", "planes", "inspect")
 
 
 def write_inspection_page(
@@ -50,8 +49,6 @@ def write_inspection_page(
     """
     run = Path(run)
     path = run / "inspect.html" if path is None else Path(path)
-    if not path.parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
     page = read_rows(run, progress=progress)
     rules = rules_of(page.objective)
     name = visible(named_folder(run).name, 100)

@@ -156,8 +156,7 @@ def replay(
             no rule reads, code without `trust`, or nothing that can be replayed.
     """
     path = Path(tables) if isinstance(tables, str | Path) else None
-    settings = read_settings(path) if path and is_run(path) else {}
-    recorded = settings.get("objective")
+    recorded = (read_settings(path) if path and is_run(path) else {}).get("objective")
     recorded = recorded if isinstance(recorded, dict) else {}
     with reading(Scope.of(recorded.get("columns"), recorded.get("scores"))):  # which rules may read
         running = _Replay(read_candidates(objectives, sweep))

@@ -67,23 +67,18 @@ def _seconds(steps: Sequence[Line], metric: str) -> str:
 
 
 def different_settings(runs: Sequence[Run]) -> Table:
-    """The settings that are not the same in all runs; all settings of a single run."""
+    """The settings that are not the same in all runs."""
     flat = [
         {path: "null" if value is None else str(value) for path, value in settings.items()}
         for settings in (flattened(run.settings) for run in runs)
     ]
     paths = dict.fromkeys(path for settings in flat for path in settings)
     rows = {path: [settings.get(path, UNKNOWN) for settings in flat] for path in paths}
-    if len(runs) == 1:
-        return rows
     absent = {UNKNOWN, "null", "{}"}  # what a run has in place of settings of another one
     return {path: cells for path, cells in rows.items() if len({*cells}) > 1 and {*cells} - absent}
 
 
-def report(
-    runs: Path | str | Iterable[Path | str],
-    out: Path | str | None = None,
-) -> Path:
+def report(runs: Path | str | Iterable[Path | str], out: Path | str | None = None) -> Path:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
     Runs may be unfinished, and of different tasks and lengths. Nothing that their files name is
@@ -175,9 +170,7 @@ def _findings(run: Run) -> str:
 def _differences(runs: Sequence[Run]) -> str:
     rows = different_settings(runs)
     if not rows:
-        return "<p>All settings are equal.</p>"
+        return "" if len(runs) == 1 else "<p>All settings are equal.</p>"
     table = f"<div class=wide tabindex=0 role=region aria-label=Settings>{_table(rows, runs)}</div>"
-    title = "Settings"
-    if len(runs) > 1:
-        title = f"{counted(len(rows), 'setting')} that differ{'s' * (len(rows) == 1)}"
+    title = f"{counted(len(rows), 'setting')} that differ{'s' * (len(rows) == 1)}"
     return f"<details><summary><h2>{title}</h2></summary>{table}</details>"
