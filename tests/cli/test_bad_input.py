@@ -51,7 +51,7 @@ COMMANDS = {
     "train --preset grpo --model rows.jsonl --data rows.jsonl": "a folder, a GGUF file or a hub id",
     "train --preset grpo --model folder --data rows.jsonl": "is a folder without config.json",
     "train --preset grpo --model no.gguf --data rows.jsonl": "there is no GGUF file 'no.gguf'",
-    "train --preset grpo --model embedded --data folder --out run": "no data file in this folder",
+    "train --preset grpo --model embedded --data folder --out run": "no file with 'train'",
     "train --preset grpo --sampler vllm --set sampling.async_depth=1": "cannot sample during",
     "train --preset grpo --set training.offload=cpu --out run": "Use --set training.strategy=zero2",
     "train --preset grpo --reward wrong.py:score --dry-run": "SyntaxError: invalid syntax",

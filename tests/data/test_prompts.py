@@ -80,7 +80,7 @@ def test_error_names_the_nearest_placeholder_and_excludes_the_answer():
     problem = Problem("1", "2+2?", "4", {"unit": "m"})
     with pytest.raises(ConfigError, match="Did you mean 'prompt'"):
         format_prompt("{promt}", problem)
-    with pytest.raises(ConfigError, match=r"'\{problem\}'.*The question is written \{prompt\}"):
+    with pytest.raises(ConfigError, match=r"'\{problem\}'.*\{prompt\} is the question"):
         format_prompt("{problem}", problem)
     with pytest.raises(ConfigError, match=r"contains '\{answer\}'.*Known: prompt, unit"):
         format_prompt("{prompt} {answer}", problem)

@@ -363,7 +363,7 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named():
         ({"model": torch.nn.Linear(1, 1)}, "model is a Linear object: pass its tokenizer"),
         ({"model": "embedded", "tokenizer": object()}, "tokenizer= is for a model object"),
         ({"data": {"prompt": "1"}}, "row 1: expected a mapping"),
-        ({"data": ["1+1="]}, "'1+1=' is not a file, folder, named data set, benchmark or built-in"),
+        ({"data": ["1+1="]}, "'1+1=' is no file and no other source"),
         ({"data": ["owner/a", "owner/b"]}, "data.source: 'owner/a, owner/b' needs a model"),
         ({"data": [{"answer": "1"}]}, "row 1"),
         ({"reward": "exct"}, "Did you mean 'exact'"),

@@ -323,7 +323,7 @@ def test_problems_without_answers_are_enough_for_a_teacher_alone(policy, teacher
     rows = [{"prompt": row["prompt"]} for row in ROWS]
     settings = {**SHORT, **ROWS_TEMPLATE, "training.steps": 1, "scores.teacher.run": str(teacher)}
     given: dict[str, Any] = {"model": str(policy), "data": rows, "out": tmp_path / "run"}
-    with pytest.raises(DataError, match="found no column for the answer"):
+    with pytest.raises(DataError, match="found no answer"):
         rlobj.train("dapo-loss", settings={**settings, "objective.shape": GAP["shape"]}, **given)
     settings["objective.shape"] = "teacher_gap"
     line = rlobj.train("dapo-loss", settings=settings, **given).history[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -74,26 +74,6 @@ class Model(BaseModel):
         for key, text in cls.meanings().items():
             properties[key]["description"] = text
         return described
-
-
-def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The texts in a value that cannot be written to a file: dotted name and what is wrong."""
-    if isinstance(value, str):
-        if not value.isascii() and _SURROGATE.search(value):
-            shown = ascii(value[:80])
-            problem = f"half a surrogate pair, such as \\ud800, is no character, got {shown}"
-            yield name.encode(errors="backslashreplace").decode(), problem
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            path = f"{name}.{key}" if name else str(key)
-            yield from half_surrogates(key, path)
-            yield from half_surrogates(inner, path)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from half_surrogates(inner, name)
-
-
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str]]:

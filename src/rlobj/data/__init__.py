@@ -3,8 +3,8 @@
     load_problems                 training or test problems of a source: a named data set, file,
                                   folder, hub id or built-in task
     load_benchmark                a published benchmark
-    ProblemStream                 the problems in a shuffled endless order that can be resumed
-    MixedStream                   the same of several sources, by weight
+    ProblemStream                 the problems of a source, or of several by weight, in a
+                                  shuffled endless order that can be resumed
     format_prompt, encode_prompt  problem -> text -> token ids
 
 `rlobj.data.tasks` has the built-in tasks, `rlobj.data.sources` the named training sets, and

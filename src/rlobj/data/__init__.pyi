@@ -1,6 +1,5 @@
 from .benchmarks import load_benchmark as load_benchmark
 from .layouts import Columns as Columns
-from .problems import MixedStream as MixedStream
 from .problems import Problem as Problem
 from .problems import ProblemStream as ProblemStream
 from .prompts import MATH_TEMPLATE as MATH_TEMPLATE

@@ -6,12 +6,10 @@ benchmark are in its notes.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from rlobj.base.errors import DataError, nearest
@@ -19,7 +17,7 @@ from rlobj.base.yaml import packaged_table
 from rlobj.data.files import letters_and_digits
 from rlobj.data.hub import HubSource, published_rows
 from rlobj.data.layouts import RowReader, Several
-from rlobj.data.problems import Problem, Row, UniqueProblems
+from rlobj.data.problems import Problem, UniqueProblems
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class Benchmark:
         candidates: its data sets on the hub, in the order in which they are tried.
         several: the meaning of a list of answers.
         notes: known problems of its gold answers.
-        others: number of problems -> description of other sets with the same name.
     """
 
     name: str
@@ -42,7 +39,6 @@ class Benchmark:
     candidates: tuple[HubSource, ...]
     several: Several = "alternatives"
     notes: tuple[str, ...] = ()
-    others: dict[int, str] = Field(default_factory=dict)
 
 
 class LoadedBenchmark(NamedTuple):
@@ -81,41 +77,23 @@ def load_benchmark(
     source, rows = published_rows(
         name, benchmark.candidates, "test", fallback=True, data_dir=data_dir
     )
-    problems, notes = _benchmark_problems(benchmark, rows, source)
-    if not problems:
-        raise DataError(f"{source}: no problem with an answer.")
-    return LoadedBenchmark(problems[:limit], source, (*notes, *benchmark.notes))
-
-
-def _benchmark_problems(
-    benchmark: Benchmark, rows: Iterable[Row], source: str
-) -> tuple[list[Problem], list[str]]:
-    """The unique problems, and notes about the file."""
     reader, unique = RowReader(several=benchmark.several), UniqueProblems()
     for problem in reader.problems(rows):
-        name = problem.id if reader.has_ids else str(len(unique.problems))
-        unique.add(
-            replace(
-                problem,
-                id=_identifier(benchmark.name, name),
-                prompt=problem.prompt.strip(),
-                answer=_plain(problem.answer),
-            )
-        )
+        number = problem.id if reader.has_ids else str(len(unique.problems))
+        changes = {"prompt": problem.prompt.strip(), "answer": _plain(problem.answer)}
+        unique.add(replace(problem, id=_identifier(name, number), **changes))
     problems = unique.problems
-    notes = []
+    if not problems:
+        raise DataError(f"{source}: no problem with an answer")
+    counts = {
+        "rows repeat a question and were left out": unique.repeated + reader.repeated,
+        **{f"rows without {part} were left out": left for part, left in reader.left_out.items()},
+    }
+    notes = [f"{count} {what}" for what, count in counts.items() if count]
     if len(problems) != benchmark.problems:
-        other = benchmark.others.get(len(problems), "scores do not compare with published ones")
-        notes.append(
-            f"{source} has {len(problems)} problems; {benchmark.title} has {benchmark.problems}: "
-            f"{other}"
-        )
-    if repeated := unique.repeated + reader.repeated:
-        notes.append(f"{repeated} rows repeat a question and were left out")
-    for part, count in reader.left_out.items():
-        if count:
-            notes.append(f"{count} rows without {part} were left out")
-    return problems, notes
+        titled = f"{benchmark.title} has {benchmark.problems}"
+        notes.append(f"{source} has {len(problems)} problems; {titled}: scores do not compare")
+    return LoadedBenchmark(problems[:limit], source, (*notes, *benchmark.notes))
 
 
 def _identifier(name: str, published_id: str) -> str:

@@ -15,7 +15,7 @@ from rlobj.base.errors import DataError, reported
 from rlobj.data.problems import Row
 
 EXAMPLE = '{"problem": "2+2?", "answer": "4"}'
-_SPLITS = re.compile(r"(train|test|eval|validation|valid|val|dev)(ing|s|set|data|uation)?[0-9]*")
+_SPLITS = re.compile(r"(train|test|eval|validation|valid|val|dev)(ing|s|set|data|uation)?")
 """Words that name a split: the first group."""
 
 
@@ -29,9 +29,7 @@ def read_file(path: Path) -> Iterator[Row]:
         DataError: the suffix is unknown, the text is not UTF-8, or a line cannot be read.
     """
     if path.suffix not in SUFFIXES:
-        raise DataError(
-            f"{path}: unknown file type '{path.suffix}'; expected one of {', '.join(SUFFIXES)}."
-        )
+        raise DataError(f"{path}: unknown file type; expected one of {', '.join(SUFFIXES)}")
     with reported(DataError, f"{path} cannot be read", UnicodeDecodeError, OSError):
         yield from SUFFIXES[path.suffix](path)
 
@@ -56,26 +54,17 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         if path.suffix in SUFFIXES and not path.is_dir()
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
-    wanted = split.lower()
-    split_word = None if wanted[-1:].isdigit() else _SPLITS.fullmatch(wanted)
     split_by_file = {path: split_of(path.relative_to(folder)) for path in files}
-    if split_word:
+    if split_word := _SPLITS.fullmatch(split.lower()):
         chosen = [path for path in files if split_by_file[path] == split_word[1]]
     else:
-        chosen = [path for path in files if wanted in _words(str(path.relative_to(folder)))]
+        chosen = [path for path in files if split.lower() in _words(str(path.relative_to(folder)))]
     if not chosen and fallback and not any(split_by_file.values()):
         chosen = files
-    if chosen:
-        return chosen
-    if not files:
-        raise DataError(
-            f"{folder}: no data file in this folder (looked for {', '.join(SUFFIXES)})."
-        )
-    names = ", ".join(str(path.relative_to(folder)) for path in files[:8])
-    raise DataError(
-        f"{folder}: no file with '{split}' and no other split in its name. The files are: {names}. "
-        "Name one of them in data.source (or data.test)."
-    )
+    if not chosen:
+        names = ", ".join(str(path.relative_to(folder)) for path in files[:8])
+        raise DataError(f"{folder}: no file with '{split}' in its name. It has: {names or 'none'}")
+    return chosen
 
 
 def split_of(path: Path) -> str:
@@ -125,15 +114,12 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
-        raise DataError(f"{where}: not JSON ({error}); expected for example {EXAMPLE}.") from error
+        raise DataError(f"{where}: not JSON ({error}); expected for example {EXAMPLE}") from error
 
 
 def _object(value: Any, where: str) -> Row:
     if not isinstance(value, dict):
-        raise DataError(
-            f"{where}: expected an object with columns, such as {EXAMPLE}; found "
-            f"{type(value).__name__}."
-        )
+        raise DataError(f"{where}: expected an object with columns, such as {EXAMPLE}")
     return where, value
 
 
@@ -145,20 +131,12 @@ def _json_lines(path: Path) -> Iterator[Row]:
 
 
 def _json(path: Path) -> Iterator[Row]:
-    """A list of objects, an object that contains one such list, or JSON lines."""
-    try:
-        whole = _parsed(path.read_text(encoding="utf-8-sig"), str(path))
-    except DataError as error:
-        if getattr(error.__cause__, "msg", "") != "Extra data":
-            raise
+    """A list of objects, or JSON lines."""
+    text = path.read_text(encoding="utf-8-sig")
+    if not text.lstrip().startswith("["):
         yield from _json_lines(path)
         return
-    if isinstance(whole, dict):
-        lists = [value for value in whole.values() if isinstance(value, list)]
-        whole = lists[0] if len(lists) == 1 else [whole]
-    if not isinstance(whole, list):
-        raise DataError(f"{path}: expected a list of objects, found {type(whole).__name__}.")
-    for number, row in enumerate(whole, start=1):
+    for number, row in enumerate(_parsed(text, str(path)), start=1):
         yield _object(row, f"{path}, item {number}")
 
 

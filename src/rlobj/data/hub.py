@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import Argument, DataError, Message, MissingExtra, Setting
+from rlobj.base.errors import Argument, DataError, MissingExtra, Setting
 from rlobj.base.paths import path_of
 from rlobj.data.files import arrow_rows, local_copy, read_file, split_files
 from rlobj.data.problems import Row
 
-ADVICE = "HF_ENDPOINT=URL in the environment sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
+ADVICE = (
+    "Without the hub, give a file or a folder; RLOBJ_DATA_DIR=DIR names a folder of published "
+    "data sets. HF_ENDPOINT=URL sets a mirror; HF_HUB_OFFLINE=1 reads only the cache."
+)
 
 
-def no_test_split(what: str, which: str = "it", share: float = 0.1) -> DataError:
+def no_test_split(what: str) -> DataError:
     """The error for problems without a test split, with what to type."""
-    return DataError(
-        f"{what}. Use ",
-        Setting("data.test", "FILE"),
-        f", or hold out a share of {which}: ",
-        Setting("data.test_fraction", share),
-    )
+    fraction = Setting("data.test_fraction", 0.1)
+    return DataError(f"{what}. Use ", Setting("data.test", "FILE"), ", or hold out: ", fraction)
 
 
 @dataclass(frozen=True)
@@ -66,39 +65,29 @@ def published_rows(
         MissingExtra: there is no copy, and `datasets` is not installed.
         DataError: there is no such folder, file or split, or it cannot be loaded.
     """
-    variable = os.environ.get("RLOBJ_DATA_DIR")
-    folder = data_dir or (Path(variable) if variable else None)
-    if folder is not None:
+    if folder := data_dir or os.environ.get("RLOBJ_DATA_DIR"):
         folder = path_of(folder)
         if not folder.is_dir():
-            typed = Argument("data_dir", folder) if data_dir else f"RLOBJ_DATA_DIR={variable}"
-            raise DataError(typed, ": there is no such folder.")
+            typed = Argument("data_dir", folder) if data_dir else f"RLOBJ_DATA_DIR={folder}"
+            raise DataError(typed, ": there is no such folder")
         copy = local_copy(folder, name)
         if copy is not None and (copy.is_dir() or fallback):
             files = split_files(copy, split, fallback=fallback)
             return str(copy), (row for file in files for row in read_file(file))
-    form = (
-        f"{name}.jsonl (or .parquet, .json, .csv) with the columns problem and answer, or a folder "
-        f"{name}/ with files named train and test"
-    )
     if data_dir is not None:
-        raise DataError(f"{folder} has no {form}.")
+        raise DataError(f"{folder} has no {name}.jsonl (.parquet, .json, .csv) and no {name}/")
     if not candidates:
         raise no_test_split(f"{name} has no split '{split}'")
-    instead = f"Without the hub: RLOBJ_DATA_DIR=DIR, a folder with {form}."
-    source, part = first_available(candidates, name, instead)
+    source, part = first_available(candidates, name)
     return str(source), _rows(str(source), part)
 
 
-def first_available(
-    candidates: Sequence[HubSource], name: str, instead: str
-) -> tuple[HubSource, Any]:
+def first_available(candidates: Sequence[HubSource], name: str) -> tuple[HubSource, Any]:
     """Return the first candidate that can be loaded, and what `datasets` gives for it.
 
     Args:
         candidates: data sets, in the order in which they are tried.
         name: name of the data set, for error messages.
-        instead: a sentence that says what to give if no candidate can be loaded.
 
     Raises:
         MissingExtra: `datasets` is not installed.
@@ -107,7 +96,7 @@ def first_available(
     try:
         import datasets
     except ImportError:
-        raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", instead) from None
+        raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", ADVICE) from None
     failures = []
     for source in candidates:
         try:
@@ -116,7 +105,7 @@ def first_available(
             text = f"{type(error).__name__}: {' '.join(str(error).split())}"
             failures.append(f"  {source}: {text[:200]}")
     why = f"Could not load {name} from the Hugging Face hub:"
-    raise DataError(Message.joined("\n", [why, *failures, ADVICE, instead]))
+    raise DataError("\n".join([why, *failures, ADVICE]))
 
 
 def hub_rows(identifier: str, name: str | None, split: str, *, fallback: bool) -> Iterator[Row]:
@@ -132,18 +121,10 @@ def hub_rows(identifier: str, name: str | None, split: str, *, fallback: bool) -
         MissingExtra: `datasets` is not installed.
         DataError: the data set cannot be loaded, or has no such split.
     """
-    stem = identifier.rpartition("/")[2]
-    instead = (
-        "Without the hub, give a local copy: the folder of the data set, or a file such as "
-        f"{stem}.jsonl, {stem}.parquet or {stem}.csv with the columns problem and answer."
-    )
-    _, parts = first_available([HubSource(identifier, None, name)], f"'{identifier}'", instead)
+    _, parts = first_available([HubSource(identifier, None, name)], f"'{identifier}'")
     if split not in parts:
         if not (fallback and len(parts) == 1):
-            raise DataError(
-                f"'{identifier}' has no split '{split}'. It has: {', '.join(parts)}. Change "
-                "data.split, data.test or data.test_fraction."
-            )
+            raise no_test_split(f"'{identifier}' has the splits {', '.join(parts)}, not '{split}'")
         (split,) = parts
     yield from _rows(f"{identifier}[{split}]", parts[split])
 

@@ -12,26 +12,21 @@ r"""Turn rows of published data sets into problems. The known layouts:
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal
 
 from rlobj.answers.extraction import last_box
-from rlobj.base.errors import DataError, Message, Setting, nearest
-from rlobj.base.validation import Model, half_surrogates
+from rlobj.base.errors import DataError, Setting, nearest
+from rlobj.base.validation import Model
 from rlobj.data.problems import Problem, Row, digest
 
 KNOWN = {
-    "prompt": ("problem", "question", "quiz", "prompt"),
+    "prompt": ("problem", "question", "quiz", "source_prompt", "prompt"),
     "answer": (
-        "solution_text_format",
-        "answer",
-        "final_answer",
-        "reward_model.ground_truth",
-        "ground_truth",
-        "target",
-        "solution",
+        *("solution_text_format", "answer", "final_answer", "reward_model.ground_truth"),
+        *("ground_truth", "target", "solution"),
     ),
     "id": ("id", "unique_id", "problem_idx", "extra_info.index"),
 }
@@ -85,7 +80,7 @@ class RowReader:
         self._columns = columns or Columns()
         self._strict = strict
         self._several = several
-        self._required = ("prompt", "answer") if answers else ("prompt",)
+        self._needs_answers = answers
         self.has_ids: bool | None = None
         self.left_out = {"a question": 0, "an answer": 0}
         self.repeated = 0
@@ -99,9 +94,7 @@ class RowReader:
         """
         for where, row in rows:
             if self.has_ids is None:
-                self._columns = find_columns(
-                    self._columns, row, where, strict=self._strict, required=self._required
-                )
+                self._columns = self._found(row, where)
                 self.has_ids = self._columns.id is not None
             columns = self._columns
             values = repr([value_of(row, str(name)) for name in (columns.prompt, columns.answer)])
@@ -115,6 +108,26 @@ class RowReader:
             else:
                 self.left_out[problem] += 1
 
+    def _found(self, row: Mapping[str, Any], where: str) -> Columns:
+        """The columns of a source, with common names for those that are not named."""
+        names = column_names(row)
+        in_any_case = {name.lower(): name for name in reversed(names)}
+        found: dict[str, str] = {}
+        for part, chosen in self._columns:
+            common = [in_any_case[name] for name in KNOWN[part] if name in in_any_case]
+            if chosen in names:
+                found[part] = chosen
+            elif chosen is not None and self._strict:
+                what = f"{where}: the first row has no column '{chosen}' (data.columns.{part})."
+                raise DataError(what, nearest(chosen, names))
+            elif common:
+                found[part] = common[0]
+        for part in ("prompt", "answer") if self._needs_answers else ("prompt",):
+            if part not in found:
+                what = f"{where}: found no {part}. The columns are: {', '.join(names)}. Use "
+                raise DataError(what, Setting(f"data.columns.{part}", "COLUMN"))
+        return Columns(**found)
+
     def _problem(self, where: str, row: Mapping[str, Any]) -> Problem | str:
         """The problem of a row, or what the row does not have."""
         names = str(self._columns.prompt), str(self._columns.answer), self._columns.id
@@ -122,10 +135,8 @@ class RowReader:
         if not prompt.strip():
             return "a question"
         answers = self._answers(value_of(row, names[1]), f"{where}, column '{names[1]}'")
-        if not answers and "answer" in self._required:
+        if not answers and self._needs_answers:
             return "an answer"
-        for column, wrong in half_surrogates(row):  # which JSON allows, and no file can hold
-            raise DataError(f"{where}, column '{column}': {wrong}")
         name = None if names[2] is None else value_of(row, names[2])
         extra = {key: value for key, value in row.items() if key not in names}
         if len(answers) > 1:
@@ -144,54 +155,6 @@ class RowReader:
             return [text] if text else []
         texts = [text for item in value if (text := answer_text(item, where))]
         return [", ".join(texts)] if self._several == "values" and texts else texts
-
-
-def find_columns(
-    columns: Columns,
-    row: Mapping[str, Any],
-    where: str,
-    *,
-    strict: bool = True,
-    required: Sequence[str] = ("prompt", "answer"),
-) -> Columns:
-    """Return the columns of a source, with common names for those that are not named.
-
-    Args:
-        columns: the columns.
-        row: the first row of the source.
-        where: its location, for error messages.
-        strict: a column named in `columns` must exist; else the common names are tried as well.
-        required: the columns that must be there.
-
-    Raises:
-        DataError: there is no such column, or no column with a common name.
-    """
-    names = column_names(row)
-    in_any_case = {name.lower(): name for name in reversed(names)}
-    chosen_columns: dict[str, str] = {}
-    for part, chosen in columns:
-        common = [in_any_case[name] for name in KNOWN[part] if name in in_any_case]
-        if chosen in names:
-            chosen_columns[part] = chosen
-        elif chosen is not None and strict:
-            what = "nothing at" if "." in chosen else "no column"
-            raise DataError(
-                f"{where}: the first row has {what} '{chosen}' (data.columns.{part}), and the "
-                f"columns are found in the first row.{nearest(chosen, names)} If other rows have "
-                "it, leave this row out, or set null in it."
-            )
-        elif common:
-            chosen_columns[part] = common[0]
-    missing = [part for part in ("prompt", "answer") if part not in chosen_columns]
-    if any(part in required for part in missing):
-        looked = [f"{part} (looked for {', '.join(KNOWN[part])})" for part in missing]
-        settings = [Setting(f"data.columns.{part}", "COLUMN") for part in missing]
-        raise DataError(
-            f"{where}: found no column for the {' and the '.join(looked)}. "
-            f"The columns are: {', '.join(names)}. Use ",
-            Message.joined(" and ", settings),
-        )
-    return Columns(**chosen_columns)
 
 
 def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -227,21 +190,17 @@ def prompt_text(value: Any, where: str) -> str:
     """
     if value is None or isinstance(value, str):
         return value or ""
-    if isinstance(value, list):
-        texts = []
-        for message in value:
-            shape = message if isinstance(message, dict) else {}
-            content = shape.get("content")
-            if shape.get("role") not in ("system", "user") or not isinstance(content, str):
-                raise DataError(
-                    f"{where}: expected messages {{role: system or user, content: text}}, "
-                    f"found {str(message)[:80]!r}."
-                )
-            texts.append(content)
-        return "\n\n".join(texts)
-    raise DataError(
-        f"{where}: expected text or a list of chat messages, found {type(value).__name__}."
-    )
+    if not isinstance(value, list):
+        raise DataError(f"{where}: expected text or chat messages, got {type(value).__name__}")
+    texts = []
+    for message in value:
+        match message:
+            case {"role": "system" | "user", "content": str(content)}:
+                texts.append(content)
+            case _:
+                expected = "expected {role: system or user, content: text}"
+                raise DataError(f"{where}: {expected}, got {str(message)[:80]!r}")
+    return "\n\n".join(texts)
 
 
 def answer_text(value: Any, where: str) -> str:
@@ -270,10 +229,9 @@ def answer_text(value: Any, where: str) -> str:
     if isinstance(value, Real | Decimal) and not isinstance(value, bool):
         return _number_text(value, where)
     if not isinstance(value, str | bool):
+        kind = f"the type {type(value).__name__} ({str(value)[:80]})"
         raise DataError(
-            f"{where} has an answer of the type {type(value).__name__} ({str(value)[:80]}); "
-            "expected text or a number, or a list with one. A dot selects a field: "
-            "data.columns.answer=COLUMN.FIELD"
+            f"{where} has an answer of {kind}; expected text, a number, or one in a list"
         )
     text = str(value).strip()
     marked = re.search(r"####(?!.*####)\s*([^\n]*)\Z", text)
@@ -294,7 +252,7 @@ def _number_text(value: Any, where: str) -> str:
     if value != value:
         return ""
     if value in (math.inf, -math.inf):
-        raise DataError(f"{where} has the answer {value}; expected a finite number, or text.")
+        raise DataError(f"{where} has the answer {value}; expected a finite number, or text")
     if value == int(value):
         return str(int(value))
     return f"{value:f}".rstrip("0") if isinstance(value, Decimal) else str(value)

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -59,12 +58,8 @@ def fingerprint(problems: Iterable[Problem]) -> str:
 
 
 def _written(value: Any) -> Any:
-    """A value that JSON does not have: a set, an array, or an object without its address."""
-    if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    """A value that JSON does not have: the numbers of an array, the type of an object."""
+    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
 
 
 class UniqueProblems:
@@ -104,67 +99,36 @@ def known_problems(train: Sequence[Problem], test: Sequence[Problem]) -> str | N
         return None
     return (
         f"{len(repeated)} of {len(test)} held-out problems are also training problems, such as "
-        f"{repeated[0][:60]!r}, so that accuracy is not that on new problems. Give data.test "
-        "others"
+        f"{repeated[0][:60]!r}. Give data.test others"
     )
 
 
-class ProblemStream:
-    """Draws problems forever: each epoch has every problem once, shuffled by (seed, epoch).
+class _Order:
+    """Draws the problems of one source forever: each epoch has each once, shuffled by its seed."""
 
-    A draw can cross the end of an epoch, so that it may contain a problem twice.
-
-    Args:
-        problems: at least one.
-        seed: seed of the order.
-
-    Example:
-        >>> stream = ProblemStream([Problem("a", "1+1", "2"), Problem("b", "2+2", "4")], seed=0)
-        >>> sorted(problem.id for problem in stream.next(2))
-        ['a', 'b']
-    """
-
-    def __init__(self, problems: Sequence[Problem], *, seed: int = 0) -> None:
-        self._problems = list(problems)
-        self._seed = seed
-        self._fingerprint = digest("\n".join(problem.id for problem in self._problems))[:16]
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self.problems, self._seed = problems, seed
+        self._fingerprint = digest("\n".join(problem.id for problem in problems))[:16]
         self._start(epoch=0)
 
     def _start(self, epoch: int) -> None:
         self._epoch, self._position = epoch, 0
-        self._order = list(range(len(self._problems)))
+        self._order = list(range(len(self.problems)))
         random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
-
-    def __len__(self) -> int:
-        """Number of problems in an epoch."""
-        return len(self._problems)
 
     @property
     def drawn(self) -> int:
         """Number of problems drawn so far."""
-        return self._epoch * len(self) + self._position
+        return self._epoch * len(self.problems) + self._position
 
-    def epochs(self, state: Mapping[str, Any]) -> dict[str, float]:
-        """The epochs of each of several sources at the position that `state()` returned."""
-        return {}
-
-    def first(self, count: int) -> list[Problem]:
-        """Return the first `count` problems of the data set; the stream does not advance."""
-        return self._problems[:count]
-
-    def next(self, count: int) -> list[Problem]:
-        """Return the next `count` problems."""
-        drawn: list[Problem] = []
-        while len(drawn) < count:
-            if self._position == len(self._order):
-                self._start(self._epoch + 1)
-            taken = self._order[self._position : self._position + count - len(drawn)]
-            self._position += len(taken)
-            drawn.extend(self._problems[index] for index in taken)
-        return drawn
+    def draw(self) -> Problem:
+        """Return the next problem."""
+        if self._position == len(self._order):
+            self._start(self._epoch + 1)
+        self._position += 1
+        return self.problems[self._order[self._position - 1]]
 
     def state(self) -> dict[str, Any]:
-        """Return the position of the stream, as JSON values."""
         return {
             "seed": self._seed,
             "epoch": self._epoch,
@@ -173,25 +137,21 @@ class ProblemStream:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from the position that `state()` returned.
-
-        Raises:
-            DataError: the state belongs to other problems, or to another order of them.
-        """
-        if state["problems"] != self._fingerprint or not state["position"] <= len(self):
+        if state["problems"] != self._fingerprint or not state["position"] <= len(self.problems):
             raise DataError(
-                f"The saved position belongs to another data set: its problem ids have fingerprint "
-                f"{state['problems']}, these {len(self._problems)} problems have "
-                f"{self._fingerprint}. Resume with the data that the run started with."
+                "The saved position belongs to another data set: the ids of the problems differ. "
+                "Resume with the data that the run started with"
             )
-        if (state["seed"], state["epoch"]) != (self._seed, self._epoch):
-            self._seed = state["seed"]
-            self._start(state["epoch"])
+        self._seed = state["seed"]
+        self._start(state["epoch"])
         self._position = state["position"]
 
 
-class MixedStream(ProblemStream):
-    """Draws problems of several sources by weight; each source has epochs of its own.
+class ProblemStream:
+    """Draws problems forever, of several sources by weight; each source has epochs of its own.
+
+    An epoch has every problem of its source once, shuffled by (seed, epoch). A draw can cross the
+    end of an epoch, so that it may contain a problem twice.
 
     With weights w_i, W = Σ w_i, and n_i of the N problems drawn so far from source i, the next one
     is of the source with the smallest (n_i + 1)/w_i among those with n_i < (N + 1)·w_i/W. Then
@@ -199,7 +159,7 @@ class MixedStream(ProblemStream):
 
     Args:
         problems: at least one of each source.
-        weights: of the sources, by label.
+        weights: of several sources, by label; none = all problems are of one source.
         seed: seed of the order in each source.
 
     Raises:
@@ -210,61 +170,69 @@ class MixedStream(ProblemStream):
 
     Example:
         >>> problems = [Problem(id, "?", "1", source=id[0]) for id in ("a1", "b1", "b2")]
-        >>> stream = MixedStream(problems, {"a": 2, "b": 1})
+        >>> stream = ProblemStream(problems, {"a": 2, "b": 1})
         >>> "".join(problem.source for problem in stream.next(6))
         'aabaab'
     """
 
     def __init__(
-        self, problems: Sequence[Problem], weights: Mapping[str, float], *, seed: int = 0
+        self,
+        problems: Sequence[Problem],
+        weights: Mapping[str, float] | None = None,
+        *,
+        seed: int = 0,
     ) -> None:
-        self._problems, self._weights = list(problems), dict(weights)
-        by_source = {
-            name: [problem for problem in problems if problem.source == name] for name in weights
-        }
-        if absent := [name for name, part in by_source.items() if not part]:
-            raise DataError(f"data.source: no problem of {', '.join(absent)} is left to train on")
-        self._streams = {name: ProblemStream(part, seed=seed) for name, part in by_source.items()}
+        self._several, self._weights = bool(weights), dict(weights or {"": 1.0})
+        self._sources: dict[str, _Order] = {}
+        for name in self._weights:
+            part = [item for item in problems if not self._several or item.source == name]
+            if not part:
+                raise DataError(f"data.source: no problem of {name} is left to train on")
+            self._sources[name] = _Order(part, seed)
+
+    def __len__(self) -> int:
+        """Number of problems."""
+        return sum(len(source.problems) for source in self._sources.values())
 
     @property
     def drawn(self) -> int:
-        return sum(stream.drawn for stream in self._streams.values())
+        """Number of problems drawn so far."""
+        return sum(source.drawn for source in self._sources.values())
 
     def first(self, count: int) -> list[Problem]:
-        """Return the first problems of each source in turn, `count` together."""
-        parts = (stream.first(count) for stream in self._streams.values())
-        turns = itertools.zip_longest(*parts)
+        """Return the first problems of each source in turn, `count` together, without drawing."""
+        turns = itertools.zip_longest(*(each.problems[:count] for each in self._sources.values()))
         return [problem for turn in turns for problem in turn if problem is not None][:count]
 
     def next(self, count: int) -> list[Problem]:
+        """Return the next `count` problems."""
         weights, whole = self._weights, sum(self._weights.values())
         drawn: list[Problem] = []
         for _ in range(count):
-            counts = {name: stream.drawn for name, stream in self._streams.items()}
+            counts = {name: source.drawn for name, source in self._sources.items()}
             after = sum(counts.values()) + 1
             behind = [name for name, n in counts.items() if n * whole < after * weights[name]]
             chosen = min(behind, key=lambda name: (counts[name] + 1) / weights[name])
-            drawn += self._streams[chosen].next(1)
+            drawn.append(self._sources[chosen].draw())
         return drawn
 
     def epochs(self, state: Mapping[str, Any]) -> dict[str, float]:
+        """The epochs of each of several sources at the position that `state()` returned."""
         return {
-            name: place["epoch"] + place["position"] / len(self._streams[name])
-            for name, place in state["sources"].items()
+            name: place["epoch"] + place["position"] / len(self._sources[name].problems)
+            for name, place in state.get("sources", {}).items()
         }
 
     def state(self) -> dict[str, Any]:
-        return {"sources": {name: stream.state() for name, stream in self._streams.items()}}
+        """Return the position of the stream, as JSON values."""
+        places = {name: source.state() for name, source in self._sources.items()}
+        return {"sources": places} if self._several else places[""]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for name, place in state["sources"].items():
-            self._streams[name].restore(place)
+        """Continue from the position that `state()` returned.
 
-
-def stream_of(
-    problems: Sequence[Problem], weights: Mapping[str, float], seed: int
-) -> ProblemStream:
-    """The stream of one source, or with weights of several."""
-    if weights:
-        return MixedStream(problems, weights, seed=seed)
-    return ProblemStream(problems, seed=seed)
+        Raises:
+            DataError: the state belongs to other problems, or to another order of them.
+        """
+        for name, place in state["sources"].items() if self._several else [("", state)]:
+            self._sources[name].restore(place)

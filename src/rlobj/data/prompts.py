@@ -65,12 +65,9 @@ def format_prompt(template: str, problem: Problem) -> str:
             return problem.prompt
         if name in problem.extra:
             return str(problem.extra[name])
-        raise ConfigError(
-            f"data.template contains '{{{name}}}', but problem {problem.id} has no such column. "
-            "The question is written {prompt}, whatever its column is called."
-            f"{nearest(name, ['prompt', *problem.extra])} "
-            f"To write the text itself, use '{{{{{name}}}}}'."
-        )
+        what = f"data.template contains '{{{name}}}', but problem {problem.id} has no such column"
+        advice = nearest(name, ["prompt", *problem.extra])
+        raise ConfigError(f"{what}; {{prompt}} is the question, {{{{x}}}} writes {{x}}.{advice}")
 
     return _PLACEHOLDER.sub(fill, problem.template or template)
 

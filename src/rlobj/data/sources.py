@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from rlobj.base.errors import ConfigError, DataError, Setting, nearest
+from rlobj.base.errors import ConfigError, DataError, Setting, nearest, reported
 from rlobj.base.paths import path_of
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
@@ -43,13 +43,11 @@ class NamedSource:
         name: its name in `data.source`.
         hub: split (train, test) -> data sets on the hub, in the order in which they are tried.
         template: the default of `data.template`; `{prompt}` if the questions contain instructions.
-        columns: columns without a common name; a copy may lack them.
     """
 
     name: str
     hub: Mapping[str, tuple[HubSource, ...]]
     template: str = MATH_TEMPLATE
-    columns: Columns = Columns()
 
 
 NAMED_SOURCES: dict[str, NamedSource] = {
@@ -131,20 +129,16 @@ def _read_sources(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return value
     sources: dict[str, Source] = {}
-    problems = [] if value else [("", "expected at least one source in the list")]
     for i, entry in enumerate(value):
         try:
-            if not isinstance(entry, Mapping | str | Path):
-                raise InvalidFields([("", f"expected a name or {{source: NAME}}, got {entry!r}")])
-            fields: Any = entry if isinstance(entry, Mapping) else {"source": entry}
-            source = Source(**fields)
-            if source.label in sources:
-                raise InvalidFields([("label", f"{source.label} is taken; each needs its own")])
-            sources[source.label] = source
+            source = Source(**(entry if isinstance(entry, Mapping) else {"source": entry}))
         except InvalidFields as error:
-            problems += [(f"{i}.{path}".rstrip("."), text) for path, text in error.problems]
-    if problems:
-        raise InvalidFields(problems)
+            raise InvalidFields([(f"{i}.{path}", text) for path, text in error.problems]) from None
+        if source.label in sources:
+            raise InvalidFields([(f"{i}.label", f"{source.label} is taken; each needs its own")])
+        sources[source.label] = source
+    if not sources:
+        raise InvalidFields([("", "expected at least one source in the list")])
     return tuple(sources.values())
 
 
@@ -242,11 +236,7 @@ def load_problems(
     if isinstance(config.source, tuple) and not own_test:
         return _mixed(config, config.source, split, answers)
     if config.source is None and (split == "train" or config.test is None):
-        raise DataError(
-            "data.source is not given. Expected a JSONL, JSON, Parquet or CSV file, a folder, a "
-            f"hub id (owner/name), a named data set ({', '.join(NAMED_SOURCES)}) or a built-in "
-            f"task ({', '.join(TASKS)})."
-        )
+        raise DataError(f"data.source is not given. Expected {_EXPECTED}")
     source, part, fallback = str(config.source), config.split, True
     held_out = None
     if split == "test" and config.test is not None:
@@ -255,8 +245,8 @@ def load_problems(
         held_out = split == "test"
     elif split == "test":
         part, fallback = "test", False
-    columns, strict = _columns(source, config)
-    reader, unique = RowReader(columns, strict=strict, answers=answers), UniqueProblems()
+    strict = source == config.source
+    reader, unique = RowReader(config.columns, strict=strict, answers=answers), UniqueProblems()
     if rows is not None:
         problems = reader.problems(_checked(rows))
     else:
@@ -278,7 +268,7 @@ def load_problems(
             logger.warning(f"%s: {text}", source, count)
     if not kept:
         what = "a question and an answer" if answers else "a question"
-        raise DataError(f"{source}: no problem with {what} in the {split} split.")
+        raise DataError(f"{source}: no problem with {what} in the {split} split")
     logger.info("%s: %d %s problems", source, len(kept), split)
     return kept
 
@@ -301,8 +291,7 @@ def check_columns(config: DataConfig, *, answers: bool = True) -> None:
     """
     source = config.source
     if isinstance(source, str) and source not in TASKS and path_of(source).exists():
-        columns, strict = _columns(source, config)
-        reader = RowReader(columns, strict=strict, answers=answers)
+        reader = RowReader(config.columns, answers=answers)
         for problem in _problems(source, config.split, config, reader, fallback=True):
             format_prompt(config.template, problem)
             return
@@ -313,21 +302,14 @@ def _mixed(
 ) -> list[Problem]:
     """The problems of several sources."""
     if split == "test" and config.test_fraction in ("auto", 0):
-        raise no_test_split("several sources have no test split together", "each", 0.05)
+        raise no_test_split("several sources have no test split together")
     problems: list[Problem] = []
+    own = set(config.keys())
     for source in sources:
-        settings = {key: value for key, value in source if value is not None}
-        data = config.model_copy(
-            update={k: settings[k] for k in settings.keys() & set(config.keys())}
-        )
-        try:
+        settings = {key: value for key, value in source if value is not None and key in own}
+        data = config.model_copy(update=settings)
+        with reported(DataError, f"the source {source.label}", DataError):
             part = load_problems(data, split, answers=answers)
-        except DataError as error:
-            raise DataError(
-                error,
-                f"\nThis is the source {source.label}; columns of its own are set as "
-                f"{{source: {source.source}, columns: {{answer: COLUMN}}}}",
-            ) from error
         text = source.template or template_of(source.source, config.template)
         if split == "test" and config.test_template is not None:
             text = config.test_template
@@ -344,24 +326,13 @@ def _mixed(
 def _checked(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise DataError(
-                f"row {number}: expected a mapping such as {{'problem': '2+2?', 'answer': '4'}}, "
-                f"got {type(row).__name__}"
-            )
+            raise DataError(f"row {number}: expected a mapping, got {type(row).__name__}")
         yield f"row {number}", dict(row)
 
 
 def place_of(problem: Problem) -> Any:
     """A number in [0, 1) that depends on the question only."""
     return int(digest(problem.prompt)[:12], 16) / 16**12
-
-
-def _columns(source: str, config: DataConfig) -> tuple[Columns, bool]:
-    """The columns of a source, and whether the named ones must exist."""
-    configured = source == config.source and config.columns != Columns()
-    if source in NAMED_SOURCES and not configured:
-        return NAMED_SOURCES[source].columns, False
-    return config.columns, configured
 
 
 def _problems(
@@ -375,13 +346,12 @@ def _problems(
     """The problems of a source; with `fallback`, all of a source without splits."""
     path = path_of(source)
     if (source in TASKS or is_gym(source)) and part not in ("train", "test"):
-        raise DataError(f"{source} has the splits train and test, not '{part}'.")
+        raise DataError(f"{source} has the splits train and test, not '{part}'")
     if source in TASKS:
         return TASKS[source].problems(part)
     if source in BENCHMARKS:
         if part != "test":
-            setting = Setting("data.test", source)
-            raise DataError(f"{source} is a benchmark, for testing only: ", setting)
+            raise DataError(f"{source} is a benchmark: use ", Setting("data.test", source))
         loaded = load_benchmark(source)
         for note in loaded.notes:
             logger.info("%s: %s", source, note)
@@ -414,15 +384,13 @@ def require_source(source: str) -> None:
     readable = source in names or is_gym(source) or path.exists()
     if readable or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return
-    if path.parent.is_dir():
-        names += [
-            str(path.parent / item.name)
-            for item in path.parent.iterdir()
-            if item.suffix in SUFFIXES or item.is_dir()
-        ]
-    raise DataError(
-        f"'{source}' is not a file, folder, named data set, benchmark or built-in task; a dataset "
-        f"of reasoning-gym has the form {PREFIX}NAME, and a hub id the form owner/name."
-        f"{nearest(source, names, spell_out=False)} Named data sets: {', '.join(NAMED_SOURCES)}. "
-        f"Benchmarks: {', '.join(BENCHMARKS)}. Built-in tasks: {', '.join(TASKS)}."
-    )
+    what = f"'{source}' is no file and no other source.{nearest(source, names, spell_out=False)}"
+    raise DataError(f"{what} Expected {_EXPECTED}")
+
+
+_EXPECTED = (
+    "a JSONL, JSON, Parquet or CSV file, a folder, a hub id (owner/name), "
+    f"a dataset of reasoning-gym ({PREFIX}NAME), a named data set ({', '.join(NAMED_SOURCES)}), "
+    f"a built-in task ({', '.join(TASKS)}), or for testing a benchmark ({', '.join(BENCHMARKS)})"
+)
+"""What a source can be."""

@@ -18,8 +18,7 @@ from rlobj.base.folders import refuse_links
 from rlobj.base.paths import nearby
 from rlobj.conversations.driving import Conversations
 from rlobj.conversations.opening import check_named, open_conversations
-from rlobj.data import Problem, format_prompt
-from rlobj.data.problems import stream_of
+from rlobj.data import Problem, ProblemStream, format_prompt
 from rlobj.data.tasks import TASKS
 from rlobj.models.adapters import without_adapters
 from rlobj.models.embedded import ALPHABETS
@@ -103,7 +102,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
             test = short_enough(test, policy.encode_test, limit, "held-out")
             hints = hints_of(config, policy, objective.read_scores, train)
             scores = open_scores(config, objective, policy, parallel, initial.frozen)
-            stream = stream_of(train, config.data.weights, config.seed)
+            stream = ProblemStream(train, config.data.weights, seed=config.seed)
             with reading(policy.model):
                 scorer = PolicyScorer(policy.model, config.training.packed)
         clock = Clock(inputs.callbacks, parallel.device)
