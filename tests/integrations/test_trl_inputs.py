@@ -106,7 +106,7 @@ def test_the_samplers_log_probs_are_read(tmp_path: Path, preset: str) -> None:
 
 
 def test_a_rollout_without_log_probs_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Truncate.* the rollout_func returned None as logprobs"):
+    with pytest.raises(ConfigError, match=r"Truncate.* reads log-probs of the sampler"):
         train(tmp_path, "tis")
 
 

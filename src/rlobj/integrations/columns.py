@@ -8,6 +8,8 @@ from rlobj.objectives.rules import score_columns
 
 _WHOLE = "It needs the whole distribution of each token; `rlobj train` computes it"
 _OF_TURNS = "It is of conversations, which `rlobj train` and TRL have"
+_OF_SCORE = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
+_OWN = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
 _ADVICE = {
     "proxy_logprobs": _WHOLE,
     "collision": _WHOLE,
@@ -25,7 +27,6 @@ def check_columns(
     provided: Collection[str],
     trainer: str,
     advice: Mapping[str, str] | None = None,
-    preset: str | None = None,
 ) -> None:
     """Refuse an objective that reads a column which the trainer does not provide.
 
@@ -34,27 +35,21 @@ def check_columns(
         provided: the TokenBatch columns that the trainer provides; "logprobs" need not be named.
         trainer: its name, for the message.
         advice: what would provide a column, by column; a sentence; it replaces the general advice.
-        preset: the name of the objective's preset, for the message.
 
     Raises:
         ConfigError: names each missing column, what reads it, and what would provide it.
     """
-    of_score = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
-    otherwise = (
-        "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
-    )
     advice_of = (
-        dict.fromkeys(score_columns(objective.scores), of_score)
+        dict.fromkeys(score_columns(objective.scores), _OF_SCORE)
         | dict.fromkeys(objective.divergences, _WHOLE)
         | _ADVICE
         | {**(advice or {})}
     )
     missing = sorted(objective.needs.ever - {"logprobs", *provided})
     if missing:
-        whose = f" of the preset {preset}" if preset else ""
         lines = [
-            f"{trainer} does not provide the column '{column}', which "
-            f"{objective.reader(column)}{whose} reads. {advice_of.get(column, otherwise)}"
+            f"{trainer} does not provide the column '{column}', which {objective.reader(column)} "
+            f"reads. {advice_of.get(column, _OWN)}"
             for column in missing
         ]
         raise ConfigError("\n".join(lines))

@@ -106,13 +106,10 @@ class Progress:
             state, rows = dict(saved["state"]), int(saved["rows"])
             saved_objective, record = dict(saved["objective"]), saved["record"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path} cannot be read ({error}): resume from a checkpoint of an ObjectiveTrainer"
-            ) from None
+            expected = "resume from a checkpoint of an ObjectiveTrainer"
+            raise ConfigError(f"{path} cannot be read ({error}): {expected}") from None
         if others := {*objective.init()} ^ (state.keys() - {"update"}):
-            raise ConfigError(
-                f"{path} is of an objective with other controllers: {', '.join(sorted(others))}"
-            )
+            raise ConfigError(f"{path} is of an objective with other controllers: {sorted(others)}")
         for name, old, new in difference(saved_objective, settings_of(objective)):
             logger.warning(f"{path}: objective.{name} was {old}; the run goes on with {new}")
         self.state, self.rows = state, rows

@@ -82,10 +82,7 @@ class Rollouts(_Trainer):
             output["rlobj_old_entropy"] = entropies[0]  # the first pass was the policy's
         if "sampler_logprobs" in needs.ever:
             reader = self.objective.reader("sampler_logprobs")
-            missing = ConfigError(
-                f"{reader} reads the sampler's log-probs, but the rollout_func returned None as "
-                "logprobs: return the log-prob of each sampled token"
-            )
+            missing = ConfigError(f"{reader} reads log-probs of the sampler: return `logprobs`")
             present = "sampling_per_token_logps" in output
             agree(None if present else missing, "sampling", self._comm)
         if self.tools:
@@ -138,18 +135,11 @@ class Rollouts(_Trainer):
         columns, error = dict[str, Tensor](), None
         for name, source in self._own.items():
             values = logged.get(name, ()) if source == "reward" else [row.get(name) for row in rows]
-            numbers = [
-                float(value)
-                for value in values
-                if isinstance(value, Real) and not (isinstance(value, int) and abs(value) > 2**53)
-            ]
+            numbers = [float(value) for value in values if isinstance(value, Real)]
             if not len(numbers) == len(values) == len(rows):
-                error = ConfigError(
-                    f"columns.{name}={source}: expected a number for each of the {len(rows)} "
-                    "responses, a whole one of at most 2^53, from a column of the data set, or "
-                    f"from a reward function that calls log_extra('{name}', values), one of its "
-                    "arguments"
-                )
+                way = f"log_extra('{name}', values)" if source == "reward" else "the data set"
+                expected = f"expected a number for each of the {len(rows)} responses from {way}"
+                error = ConfigError(f"columns.{name}={source}: {expected}")
             columns[f"{OWN}{name}"] = torch.tensor(numbers, dtype=torch.float64, device=device)
         agree(error, "sampling", self._comm)
         return columns
@@ -184,10 +174,9 @@ def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
     partly = unknown & ~unknown.all(1, keepdim=True)
     if names is not None and partly.any():
         name = names[int(partly.any(0).nonzero()[0])]
+        what = f"the reward function '{name}' returned None, and another one a number"
         raise BatchError(
-            f"the reward function '{name}' returned None for a response that other functions gave a"
-            " reward. The objective reads each reward by itself: return a number, or None from all "
-            "of them"
+            f"{what}: the objective reads each reward by itself, and needs all or none"
         )
     return rewards.masked_fill(partly, 0.0)
 

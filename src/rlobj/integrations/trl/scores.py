@@ -41,10 +41,8 @@ class TrlScore:
         if name == "reference":
             raise ConfigError("scores.reference: in TRL the reference is that of beta")
         if settings.is_policy or settings.prompt:
-            raise ConfigError(
-                f"scores.{name}: in TRL a score is a frozen model with the same prompt: model, run "
-                "or server. rlobj train also has prompt, ema and every"
-            )
+            what = "in TRL a score is a frozen model with the same prompt: model, run or server"
+            raise ConfigError(f"scores.{name}: {what}")
         self._settings = resolved_score(name, settings)
         self._temperature, self._end = temperature, tokenizer.eos_token_id
         self._server = self._scorer = None

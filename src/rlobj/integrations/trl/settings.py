@@ -1,15 +1,13 @@
-"""What the settings of GRPOConfig mean beside an objective of rlobj: used, replaced, or refused."""
+"""What the settings of GRPOConfig mean beside an objective of rlobj: used, or refused."""
 
 import dataclasses
-import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Truncate
@@ -21,26 +19,11 @@ from rlobj.settings.presets import Preset, load_preset, merge
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import require_scores
 
-logger = logging.getLogger(__name__)
-
 Settings = Mapping[str, Any]
 
 USUAL: Settings = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 """The default of each setting of GRPOConfig."""
 
-_REPLACED = (
-    "loss_type",
-    "epsilon",
-    "epsilon_high",
-    "importance_sampling_level",
-    "sapo_temperature_neg",
-    "sapo_temperature_pos",
-    "vespo_k_pos",
-    "vespo_lambda_pos",
-    "vespo_k_neg",
-    "vespo_lambda_neg",
-)
-"""Settings of TRL's loss, which the objective replaces."""
 _REFUSED = (
     "use_liger_kernel",
     "delta",
@@ -50,8 +33,6 @@ _REFUSED = (
     "use_adaptive_entropy",
 )
 """Terms of TRL's loss that an objective has in its own words."""
-_REPLACED_ADVANTAGES = ("scale_rewards", "multi_objective_aggregation")
-"""Settings of TRL's advantages, which an objective may replace."""
 _PROVIDED = ("rewards", "old_logprobs", "entropy", "old_entropy", "turn", "turn_reward")
 """The columns that TRL always provides, besides logprobs."""
 
@@ -71,11 +52,6 @@ def bounds(surrogate: Surrogate) -> dict[str, Any]:
                 "importance_sampling_level": level,
             }
     return {"loss_type": "sapo"}
-
-
-def changed(names: Collection[str], settings: Settings) -> list[str]:
-    """Those of the settings that somebody has changed."""
-    return [name for name in names if name in settings and settings[name] != USUAL[name]]
 
 
 def read_run(
@@ -104,10 +80,7 @@ def read_run(
     refuse_recorded(run.columns)
     for column, source in run.columns.items():
         if ":" in source:
-            raise ConfigError(
-                f"columns.{column}={source}: TRL has no functions of tokens, which `rlobj train` "
-                "calls. Expected data or reward"
-            )
+            raise ConfigError(f"columns.{column}={source}: in TRL, expected data or reward")
     return objective, run
 
 
@@ -128,32 +101,23 @@ def fitted(
     Raises:
         ConfigError: the objective or a setting cannot be used.
     """
-    name = objective.name if isinstance(objective, Preset) else objective
-    name = None if isinstance(name, Objective) else str(name)
     objective = _read(objective, settings["max_completion_length"])
-    if refused := changed(_REFUSED, settings):
+    refused = [name for name in _REFUSED if settings.get(name, USUAL.get(name)) != USUAL.get(name)]
+    if refused:
         values = ", ".join(f"{name}={settings[name]!r}" for name in refused)
-        raise ConfigError(
-            f"GRPOConfig({values}) belongs to TRL's loss, which the objective replaces. Leave it "
-            "out; docs/trainers.md, Settings of TRL, has what to write in the objective instead"
-        )
+        instead = "See docs/trainers.md, Settings of TRL, for what to write in the objective"
+        raise ConfigError(f"GRPOConfig({values}) is of TRL's loss, which is replaced. {instead}")
     optional = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
     provided = {*columns, *_PROVIDED, *(name for name, present in optional.items() if present)}
     advice = {
-        "ref_logprobs": "Set GRPOConfig(beta=...) to a number above 0, so that TRL loads a "
-        "reference. The objective's own coefficient counts",
-        "sampler_logprobs": "Set GRPOConfig(use_vllm=True), or pass a rollout_func that returns "
-        "logprobs",
+        "ref_logprobs": "Set GRPOConfig(beta=...) above 0, so that TRL loads a reference",
+        "sampler_logprobs": "Set GRPOConfig(use_vllm=True), or return logprobs in a rollout_func",
     }
     for column in objective.columns:
-        advice[column] = (
-            f"Say where this column of your own comes from, such as columns={{'{column}': 'data'}}"
-        )
+        advice[column] = f"Say where it comes from, such as columns={{'{column}': 'data'}}"
     for score in objective.scores:
-        advice[f"{score}_logprob"] = (
-            f"Name its model: scores={{'{score}': {{'model': NAME}}}}, or a run or a server"
-        )
-    check_columns(objective, provided, "TRL", advice, name)
+        advice[f"{score}_logprob"] = f"Name its model: scores={{'{score}': {{'model': NAME}}}}"
+    check_columns(objective, provided, "TRL", advice)
     _check_phases(len(objective.phases), settings)
     reads = objective.needs.ever
     if settings["beta"] and "ref_logprobs" not in reads:
@@ -162,10 +126,11 @@ def fitted(
         objective = objective.replace(penalties=(*objective.penalties, kl))
     if settings["use_vllm"] and settings["vllm_importance_sampling_correction"]:
         if "sampler_logprobs" in reads:
-            raise ConfigError(
-                f"{objective.reader('sampler_logprobs')} corrects for the sampler, and so does "
-                "TRL's correction: set GRPOConfig(vllm_importance_sampling_correction=False)"
+            reader, typed = (
+                objective.reader("sampler_logprobs"),
+                "vllm_importance_sampling_correction",
             )
+            raise ConfigError(f"{reader} corrects for the sampler: set GRPOConfig({typed}=False)")
         objective = objective.replace(mismatch=_mismatch(settings))
     return objective
 
@@ -178,16 +143,15 @@ def _check_phases(phases: int, settings: Settings) -> None:
     """
     window, steps = settings["gradient_accumulation_steps"], settings["steps_per_generation"]
     if settings["num_iterations"] % phases:
+        given = settings["num_iterations"]
+        what = f"the objective has {phases} phases, each one round over the rollout"
         raise ConfigError(
-            f"the objective has {phases} phases, each of them one round over the rollout: set "
-            f"GRPOConfig(num_iterations={phases}), or a multiple of it; it is "
-            f"{settings['num_iterations']}"
+            f"{what}: set GRPOConfig(num_iterations={phases}), or a multiple; got {given}"
         )
     if phases > 1 and (steps or window) % window:
         raise ConfigError(
-            f"GRPOConfig(gradient_accumulation_steps={window}, steps_per_generation={steps}): an "
-            "update would cover two phases of the objective. Expected a steps_per_generation that "
-            "is a multiple of gradient_accumulation_steps"
+            f"an update would cover two phases: set steps_per_generation={steps} to a multiple of "
+            f"gradient_accumulation_steps={window}"
         )
 
 
@@ -198,10 +162,8 @@ def _mismatch(settings: Settings) -> Mask | Truncate:
     if way == "mask":
         return Mask(level=level, low=low or 0.0, high=1e9 if high is None else high)
     if low is not None:
-        raise ConfigError(
-            f"GRPOConfig(vllm_importance_sampling_clip_min={low}) truncates small ratios, which no "
-            "mismatch correction of rlobj does: use a mode that ends in _mask, or None"
-        )
+        what = f"GRPOConfig(vllm_importance_sampling_clip_min={low}) truncates small ratios"
+        raise ConfigError(f"{what}, which rlobj does not: use a mode that ends in _mask, or None")
     return Truncate(level=level, cap=high)
 
 
@@ -209,18 +171,9 @@ def _read(objective: Any, max_tokens: int) -> Objective:
     if isinstance(objective, Objective):
         return objective.resolve(max_tokens)
     if not isinstance(objective, str | Path | Preset):
-        raise ConfigError(
-            f"objective={objective!r}; expected a preset's name, such as objective='stapo', the "
-            "path of a preset file, or an rlobj.Objective"
-        )
+        expected = "expected the name or file of a preset, such as 'stapo', or an Objective"
+        raise ConfigError(f"objective={objective!r}; {expected}")
     preset = objective if isinstance(objective, Preset) else load_preset(objective)
-    sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
-    sections = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
-    if unused := [name for name, value in sections.items() if value]:
-        logger.warning(
-            f"preset {preset.name}: TRL samples and grades by its own settings, not by "
-            f"{' and '.join(unused)} of the preset"
-        )
     return preset.resolved(max_tokens)
 
 
@@ -238,40 +191,3 @@ def _scale(advantage: Any) -> Any:
     if isinstance(advantage, GroupNormalized):
         return advantage.scale
     return "none" if isinstance(advantage, GroupCentered) else None
-
-
-def report(objective: Objective, settings: Settings, own_advantages: bool, loss: Any) -> None:
-    """Log which settings have no effect, and other things that somebody may not expect.
-
-    Args:
-        objective: of the run.
-        settings: of GRPOConfig.
-        own_advantages: the objective computes the advantages.
-        loss: `_compute_loss` of the trainer behind the mixin.
-    """
-    names = _REPLACED + (_REPLACED_ADVANTAGES if own_advantages else ())
-    if replaced := ", ".join(f"{name}={settings[name]!r}" for name in changed(names, settings)):
-        logger.warning(
-            f"GRPOConfig({replaced}) has no effect: the objective's surrogate is "
-            f"{objective.surrogate}, its divisor {objective.divisor}, and its advantage "
-            f"{objective.advantage}"
-        )
-    method = getattr(loss, "__func__", loss)
-    if method is not GRPOTrainer._compute_loss:
-        logger.warning(
-            f"{method.__qualname__} is not called: the objective makes the loss. To add a term, "
-            "override _compute_loss in the class that names ObjectiveMixin, and add it to "
-            "super()._compute_loss(...)"
-        )
-
-
-def check_rewards(objective: Objective, names: Collection[str]) -> None:
-    """Check that the rewards that rules read by name exist.
-
-    Raises:
-        ConfigError: there is no such reward function, or two have this name.
-    """
-    for name, field in objective.needs.rewards.items():
-        if (count := [*names].count(name)) != 1:
-            advice = " Several have this name." if count else nearest(name, {*names})
-            raise ConfigError(f"{field} reads the reward '{name}' of a reward function.{advice}")

@@ -14,7 +14,7 @@ from torch import Tensor
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rlobj.base.errors import BatchError, ConfigError, RunError
+from rlobj.base.errors import BatchError, ConfigError, RunError, warn_once
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.progress import Inputs, Progress, Window
 from rlobj.integrations.trl.recording import RecordEvents
@@ -118,10 +118,9 @@ class ObjectiveMixin(_Trainer):
         )
         self._progress = Progress({**self.objective.init(), "update": 0})
         super().__init__(*arguments, **named)
-        settings.check_rewards(self.objective, self.reward_func_names)
-        if self.accelerator.is_main_process:
-            loss = super()._compute_loss
-            settings.report(self.objective, vars(self.args), self._own_advantages, loss)
+        behind = super()._compute_loss.__func__
+        if behind is not GRPOTrainer._compute_loss:
+            warn_once(f"{behind.__qualname__} is not called: the objective makes the loss")
         device = self.accelerator.device
         self._comm = ProcessGroup(device)
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
@@ -142,10 +141,7 @@ class ObjectiveMixin(_Trainer):
         loss = super().training_step(*arguments, **named)
         window = self._progress.window
         if window is None or window.position != self._step - window.first:
-            raise RunError(
-                "a micro-batch was trained on without the objective's loss: does a subclass "
-                "override compute_loss or _compute_loss without calling super()?"
-            )
+            raise RunError("trained without the objective's loss: _compute_loss must call super()")
         return loss
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
@@ -188,9 +184,8 @@ class ObjectiveMixin(_Trainer):
             missing = [name for name in ADDED if name not in rows]
             if missing or not marks(rows).equal(rows["rlobj_marks"]):
                 error = RunError(
-                    "the rows of a rollout are not those that were sampled. An override of "
-                    "_generate_and_score_completions must keep every entry of super()'s result, "
-                    "and select or reorder the rows of all its tensors alike, with those of rlobj_*"
+                    "the rows of a rollout are not those that were sampled: an override of "
+                    "_generate_and_score_completions must treat all tensors alike, with rlobj_*"
                 )
         agree(error, "sampling", self._comm)
         phases, rounds = self.objective.phases, self.num_iterations
@@ -274,11 +269,8 @@ class ObjectiveMixin(_Trainer):
         """
         last, training = window.position == len(window.inputs) - 1, self.model.training
         if training and self.accelerator.sync_gradients != last:
-            count = len(window.inputs)
-            raise RunError(
-                f"the update was planned for {count} micro-batch{'es' if count > 1 else ''}, but "
-                "the optimizer's step does not come after the last of them"
-            )
+            planned = f"the {len(window.inputs)} micro-batches for which the update was planned"
+            raise RunError(f"the optimizer's step does not come after {planned}")
         assert window.plan is not None
         try:
             output = window.phase.loss(table, window.plan, window.position)
