@@ -152,12 +152,10 @@ def check(
 
 def _check(file: str, trust: bool) -> None:
     _, title, config = _read(file)
-    from rlobj.models.score_sources import check_prompts
     from rlobj.objectives.trials import TABLES, require_sound  # which imports torch
     from rlobj.settings.run_config import settings_of
     from rlobj.settings.trust import imports
 
-    check_prompts(config)
     require_sound(config.resolved_objective(), file)
     console = Screen()
     valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,7 +51,6 @@ def serve(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with importing("torch", "transformers"):
         from rlobj.evaluation.engines import find_model
-        from rlobj.models.gguf_files import stored_as
         from rlobj.samplers.vllm import Server
         from rlobj.settings.layers import merged, parse_setting
 
@@ -66,16 +64,16 @@ def serve(
         try:
             with working(console, "starting"):
                 server.wait()
-            _say(console, server, model, stored_as(source))
+            _say(console, server, model)
             server.join()
         except KeyboardInterrupt:
             console.print("\nStopping the server.")
 
 
-def _say(console: Console, server: Server, model: str, notes: Mapping[str, str]) -> None:
-    """Say how to use a server that is ready, with notes about the model by name."""
+def _say(console: Console, server: Server, model: str) -> None:
+    """Say how to use a server that is ready."""
     key = str(server.key_path or "the value of RLOBJ_API_KEY")
-    for name, text in {"url": server.url, **notes, "key": key}.items():
+    for name, text in {"url": server.url, "key": key}.items():
         console.print(Text.assemble((f"  {name:9}", "dim"), text), soft_wrap=True)
     named = "" if model == "embedded" else f" --model {model}"
     command = (

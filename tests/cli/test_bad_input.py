@@ -37,8 +37,6 @@ SETTINGS = {
     "data.template=hello": "the template 'hello' does not contain {prompt}",
     "objective.surrogate=clipp": "kind 'clipp' is unknown. Did you mean 'clip'?",
     "scores.teacher.server=file:///etc/passwd": "scores.teacher.server (from --set): 'file:///etc/p",
-    "'scores.h={model: policy, prompt: \"{{ nope }}\"}'": "scores.h.prompt cannot be filled in",
-    "'scores.h={model: policy, prompt: \"{{ nope() }}\"}'": "'nope' is undefined",
     "'objective.drop=probb < 0.1'": "unknown name 'probb'. Did you mean 'prob'?",
 }
 """A setting of `rlobj train --preset grpo --dry-run`, and words of the refusal."""

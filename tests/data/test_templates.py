@@ -10,8 +10,6 @@ import pytest
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
 from rlobj.data.templates import fill_template, template_columns
-from rlobj.models.score_sources import check_prompts
-from rlobj.settings.run_config import RunConfig
 
 PROBLEM = Problem("7", "1 + 1 = ?", "2", {"level": 3, "day": datetime.date(2026, 1, 2)})
 NAME = "scores.hinted.prompt"
@@ -45,12 +43,3 @@ def test_a_template_calls_no_method_of_an_object_in_a_column(tmp_path):
     with pytest.raises(ConfigError, match="'str object' has no attribute 'rmdir'"):
         fill_template(NAME, "{{ file.rmdir() }}", problem)
     assert Path(tmp_path).exists()
-
-
-@pytest.mark.parametrize("prompt", ["{{ nope }}", "{{ prompt", "{{ prompt | nope }}", "file"])
-def test_prompts_are_checked_before_a_run(tmp_path, prompt):
-    (tmp_path / "hint.j2").write_text("{{ prompt }}{{ nope }}")
-    prompt = str(tmp_path / "hint.j2") if prompt == "file" else prompt
-    hinted = {"model": "policy", "prompt": prompt}
-    with pytest.raises(ConfigError, match=rf"{NAME} .*"):
-        check_prompts(RunConfig(scores={"hinted": hinted}, data={"source": "addition"}))

@@ -20,7 +20,7 @@ from rlobj.base.errors import ConfigError, MissingExtra, RunError
 from rlobj.evaluation.evaluating import evaluate
 from rlobj.evaluation.identity import differences
 from rlobj.models import gguf_files
-from rlobj.models.gguf_files import dense_folder, stored_as
+from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import require_model
 from rlobj.runs.configuration import read_run_config
 from rlobj.settings.run_config import ModelConfig
@@ -80,7 +80,6 @@ def test_the_folder_has_the_weights_and_the_tokens_of_the_file(empty_cache, tmp_
     torch.manual_seed(3)
     folder = dense_folder(str(tmp_path / "m.gguf"))
     assert torch.rand(1) == expected
-    assert stored_as(folder) == {"gguf": "Q4_1 weights, made dense in float32"}
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert same(dict(model.named_parameters()), stored)
@@ -112,7 +111,6 @@ def test_a_file_is_converted_once_and_processes_wait_for_each_other(
 
     monkeypatch.setattr(gguf_files, "_make_dense", make)
     save_gguf(tmp_path / "m.gguf")
-    (empty_cache / ".unfinished").mkdir(parents=True)  # of a process that was killed
     folders: list[str] = []
 
     def ask() -> None:
@@ -148,7 +146,7 @@ def test_a_long_name_and_a_cache_that_cannot_be_written(empty_cache, tmp_path, m
         ("the end", "cannot load the model .*bad.gguf"),
         (
             "the tokenizer",
-            r"transformers .* misreads the tokenizer of .*bad\.gguf: .* ends with id",
+            r"transformers .* misreads the tokenizer of .*bad\.gguf",
         ),
         ("the disk", r"cannot write .*: no room\. Choose a disk with room: XDG_CACHE_HOME="),
     ],
@@ -191,7 +189,7 @@ class OtherTokenizer:
     ("name", "words"),
     [
         ("tinny.gguf", r"no GGUF file 'tinny\.gguf'\. Did you mean 'tiny\.gguf'\?"),
-        ("owner/none.gguf", r"no GGUF file .*downloaded first: hf download ID FILE --local-dir"),
+        ("owner/none.gguf", "no GGUF file 'owner/none.gguf'"),
         ("owner/name:none.gguf", "no GGUF file 'owner/name:none.gguf'"),
         ("text.gguf", "is no GGUF file: it does not begin with GGUF"),
         ("tiny.bin", "is a file; a model is a folder, a GGUF file or a hub id"),
@@ -232,12 +230,11 @@ def test_its_size_is_read_without_a_conversion(tiny, empty_cache):
     assert size == Size.of(model, None)
 
 
-def test_a_run_from_the_file_is_one_from_its_folder(tiny, rows, tmp_path, capsys):
+def test_a_run_from_the_file_is_one_from_its_folder(tiny, rows, tmp_path):
     for name, model in {"file": tiny, "folder": dense_folder(str(tiny))}.items():
         rlobj.train("stapo", model=str(model), data=rows, out=tmp_path / name, settings=QUICK)
     assert metrics(tmp_path / "file") == metrics(tmp_path / "folder")
     assert same(weights(tmp_path / "file"), weights(tmp_path / "folder"))
-    assert "Q4_1 weights, made dense in float32" in capsys.readouterr().err
     tiny.rename(tiny.with_name("gone"))  # all of the policy is in the checkpoint
     rlobj.resume(tmp_path / "file", settings={"training.steps": 2})
     tiny.with_name("gone").rename(tiny)

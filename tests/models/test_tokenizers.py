@@ -26,7 +26,7 @@ SWAPPED, SHORT, LONG = ALPHABET.replace("89", "98"), ALPHABET[:-1], f"{ALPHABET}
         (build_tokenizer(LONG), None, None),
         (build_tokenizer(SWAPPED), None, "id 12 is '8' in the policy's tokenizer and '9' in"),
         (build_tokenizer(SHORT), None, "id 19 is ' ' in the policy's tokenizer and None in"),
-        (ending("<unk>"), None, "with id 3 ('<unk>'): use scores.teacher.end=3"),
+        (ending("<unk>"), None, "with id 3: use scores.teacher.end=3"),
         (ending("<unk>"), 3, None),
         (build_tokenizer(), 99, "scores.teacher.end=99 is no token of the teacher"),
     ],

@@ -28,10 +28,8 @@ def config_dict(pretrained_model_name_or_path: str, **settings: Any) -> dict[str
     for part in parts:
         for key, value in part.items() if isinstance(part, dict) else ():
             if key.endswith("_implementation") and "/" in str(value):
-                raise ConfigError(
-                    f"the config.json of '{source}' has {key} = {value!r:.80}, code that would be "
-                    "downloaded and executed. Delete it there, or name sdpa or eager"
-                )
+                what = f"the config.json of '{source}' has {key} = {value!r:.80}"
+                raise ConfigError(f"{what}, code that would be downloaded and executed")
             parts.append(value)
     return whole
 
@@ -55,11 +53,7 @@ def load_complete(kind: Any, source: str, **settings: Any) -> Any:
         source, output_loading_info=True, ignore_mismatched_sizes=True, **settings
     )
     if getattr(model, "_hf_peft_config_loaded", False):  # then `loading` is about them alone
-        raise ConfigError(
-            f"'{source}' has adapters beside its model. Merge them first, in Python: "
-            "model = PeftModel.from_pretrained(...).merge_and_unload(), then "
-            "model.save_pretrained(FOLDER)"
-        )
+        raise ConfigError(f"'{source}' has adapters beside its model: merge them first, with peft")
     problems: list[str] = []
     if missing := sorted(loading["missing_keys"]):
         problems.append(f"its files lack {_named(missing)}")
@@ -67,11 +61,8 @@ def load_complete(kind: Any, source: str, **settings: Any) -> Any:
         shapes = [f"{name} {[*file]} instead of {[*size]}" for name, file, size in others]
         problems.append(f"its files have other shapes: {_named(shapes)}")
     if problems:
-        raise ConfigError(
-            f"'{source}' has not the weights that its config.json describes: {'; '.join(problems)}."
-            " They would be random numbers. Expected a tensor for each weight: copy or download "
-            "the model again, or correct its config.json"
-        )
+        what = f"'{source}' has not the weights that its config.json describes"
+        raise ConfigError(f"{what}, and would have random ones: {'; '.join(problems)}")
     warn_unused(source, loading["unexpected_keys"])
     return model
 

@@ -15,7 +15,7 @@ import torch
 from rlobj.base.errors import ConfigError, counted
 from rlobj.base.paths import path_of
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
-from rlobj.models.gguf_files import dense_folder, stored_as
+from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import require_model, require_weights
 from rlobj.models.threads import parameters, usual_threads
 from rlobj.runs.checkpoints import named_checkpoint, require_sound
@@ -205,7 +205,7 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
         tokenizer,
         chat_of(tokenizer, config.model, config.data, name),
         getattr(model.config.get_text_config(), "max_position_embeddings", None),
-        {"policy": text, **stored_as(name), "device": device + threads},
+        {"policy": text, "device": device + threads},
         {"name": "transformers", "dtype": str(dtype or weights.dtype).removeprefix("torch.")},
     )
 
@@ -237,6 +237,6 @@ def _with_vllm(config: RunConfig, source: str) -> Engine:
         sampler.require_model(source)
         device = config.sampling.server.url
     settings["dtype"] = str(sampler.dtype).removeprefix("torch.")
-    facts = {"policy": source, **stored_as(source), "engine": name, "device": device}
+    facts = {"policy": source, "engine": name, "device": device}
     context = getattr(described.get_text_config(), "max_position_embeddings", None)
     return Engine(sampler, tokenizer, chat, context, facts, settings)

@@ -42,10 +42,8 @@ def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) ->
     )
     with reported(ConfigError, f"model.lora.targets={config.targets}", ValueError):
         wrapped = peft.get_peft_model(model, settings)
-    for name, layer in _layers(without_adapters(wrapped)):
-        if not isinstance(layer.base_layer, nn.Linear):
-            kind = type(layer.base_layer).__name__
-            raise ConfigError(f"model.lora.targets: {name} is a {kind}; expected linear layers")
+    if not all(isinstance(each.base_layer, nn.Linear) for _, each in _layers(wrapped)):
+        raise ConfigError(f"model.lora.targets={config.targets}: expected linear layers")
     return wrapped
 
 

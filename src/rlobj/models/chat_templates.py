@@ -17,11 +17,8 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
     template = str(getattr(tokenizer, "chat_template", None) or "")
     wanted = bool(template) if config.chat_template == "auto" else config.chat_template
     if wanted and not template:
-        raise ConfigError(
-            f"model.chat_template is true, but the tokenizer of '{source}' has none. Use ",
-            Setting("model.chat_template", False),
-            ", or a chat model",
-        )
+        what = f"model.chat_template is true, but the tokenizer of '{source}' has none. Use "
+        raise ConfigError(what, Setting("model.chat_template", False))
     chat = Chat(data.system, config.chat_template_kwargs)
     unused = [
         f"model.chat_template_kwargs.{name}" for name in chat.arguments if name not in template
@@ -33,10 +30,8 @@ def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) 
             used = False
         unused += ["data.system"] * (not used)
     elif not wanted and chat != Chat():
-        raise ConfigError(
-            "data.system and model.chat_template_kwargs need a chat template, and the prompts of "
-            f"'{source}' go through none. Leave them out; data.template is the text around a prompt"
-        )
+        what = "data.system and model.chat_template_kwargs need a chat template"
+        raise ConfigError(f"{what}, and the prompts of '{source}' go through none")
     if unused:
         names = ", ".join(unused)
         raise ConfigError(f"the chat template of '{source}' does not use {names}. Leave it out")

@@ -27,7 +27,7 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
 
     Args:
         config: the run.
-        weights: a folder must have weights and a tokenizer; else its config.json is enough.
+        weights: a folder must have weights; else its config.json is enough.
 
     Raises:
         ConfigError: a model is neither on this machine nor on the hub, or its files are not all
@@ -54,12 +54,11 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
     prompt_limit(config, described)
     if weights and folder:
         require_weights(name)
-        if not (model.trust_remote_code or _has_tokenizer(model, str(name))):
-            raise ConfigError(
-                f"{name} has no tokenizer: copy its files, such as tokenizer.json, into the folder"
-            )
     templated = model.chat_template is True or model.chat_template_kwargs or data.system
-    if name is None or not (templated or environment.tools) or not _has_tokenizer(model, name):
+    untrusted = model.trust_remote_code and not importable("model.trust_remote_code=true")
+    if name is None or untrusted or not weights or is_gguf(path_of(name)):
+        return
+    if not (templated or environment.tools):
         return
     tokenizer = load_tokenizer(model, name)
     chat = chat_of(tokenizer, model, data, name)
@@ -73,25 +72,8 @@ class UnreadableModel(ConfigError):
 
 def unreadable(name: str, error: Exception) -> UnreadableModel:
     """The error about the config.json of a model, with the reason of transformers."""
-    reason = str(error).partition("\n")[0][:200].rstrip(".")
-    return UnreadableModel(
-        f"transformers cannot read the config.json of {name}: {type(error).__name__}: {reason}. "
-        "Expected a folder with a config.json of a kind of model that it has, or the id of a "
-        "model on the hub: get one with: hf download ID config.json --local-dir FOLDER"
-    )
-
-
-_TOKENIZERS = ("tokenizer*", "*vocab*", "*.model", "*.tiktoken", "tekken.json")
-"""The files of tokenizers of all kinds."""
-
-
-def _has_tokenizer(config: ModelConfig, name: str) -> bool:
-    """Whether its tokenizer can be read here: its code may be run, and it is no GGUF file."""
-    path = path_of(name)
-    files = (file for pattern in _TOKENIZERS for file in path.glob(pattern))
-    if is_gguf(path) or (path.is_dir() and not any(files)):
-        return False
-    return not config.trust_remote_code or importable("model.trust_remote_code=true")
+    what = f"transformers cannot read the config.json of {name}: {type(error).__name__}"
+    return UnreadableModel(f"{what}: {' '.join(str(error).split())[:200]}")
 
 
 def read_config(config: ModelConfig, *, local: bool = False) -> Any:
@@ -153,7 +135,5 @@ def _check_numbers(config: Mapping[str, Any], name: str) -> None:
         if number is None or isinstance(number, list):
             continue
         if type(number) is not int or not 1 <= number <= largest:
-            raise ConfigError(
-                f"the config.json of {name} has {key} = {shown(number)}; expected a whole number "
-                f"from 1 to {largest:,}"
-            )
+            what = f"the config.json of {name} has {key} = {shown(number)}"
+            raise ConfigError(f"{what}; expected a whole number from 1 to {largest:,}")

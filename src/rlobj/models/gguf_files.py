@@ -6,12 +6,13 @@ The weights in it are dense and float32, so everything that takes a model folder
 """
 
 import logging
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.digests import model_digest
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.files import remove, settle
+from rlobj.base.files import settle
 from rlobj.base.folders import lock_folder
 from rlobj.base.paths import path_of
 from rlobj.base.weights import load_complete
@@ -19,9 +20,6 @@ from rlobj.models.location import is_gguf, require_model
 
 logger = logging.getLogger(__name__)
 
-_STORED_AS = "gguf-type"
-"""Names the data type of the weights in the GGUF file, such as Q4_1. It is no file of the model,
-so that an evaluation of the folder has the identity of one without it."""
 _OTHER_DISK = ". Choose a disk with room: XDG_CACHE_HOME=/tmp/cache in the environment"
 
 
@@ -52,22 +50,10 @@ def dense_folder(name: str) -> str:
     with lock_folder(root, "writing to", wait=True):
         if not folder.is_dir():
             logger.warning("first use of %s: its weights are made dense in %s", file, folder)
-            made = root / ".unfinished"
-            remove(made)  # of a process that was killed
-            try:
-                _make_dense(file.absolute(), made)
-                settle(made, folder)
-            finally:
-                remove(made)
+            with tempfile.TemporaryDirectory(dir=root) as made:
+                _make_dense(file.absolute(), Path(made, "model"))
+                settle(Path(made, "model"), folder)
     return str(folder)
-
-
-def stored_as(folder: str) -> dict[str, str]:
-    """What is told of a folder that `dense_folder` made, by name; of another model nothing."""
-    file = Path(folder) / _STORED_AS
-    if not file.is_file():
-        return {}
-    return {"gguf": f"{file.read_text(errors='replace')} weights, made dense in float32"}
 
 
 def pretrained(name: str) -> dict[str, Any]:
@@ -87,7 +73,6 @@ def _make_dense(file: Path, folder: Path) -> None:
     """
     import torch
     import transformers
-    from gguf import GGUFReader, LlamaFileType
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -102,9 +87,6 @@ def _make_dense(file: Path, folder: Path) -> None:
         tokenizer: Any = AutoTokenizer.from_pretrained(**source)
         with reported(ConfigError, str(file), ConfigError):
             model = load_complete(AutoModelForCausalLM, str(file.parent), **options)
-        stored = GGUFReader(file).get_field("general.file_type")
-    kinds = {kind.value: kind.name.partition("_")[2] for kind in LlamaFileType}
-    kind = "quantized" if stored is None else kinds.get(stored.contents(), "quantized")
     _require_tokenizer(file, tokenizer, model.config)
     # It counts as quantized, which save_pretrained refuses.
     for name in ("hf_quantizer", "is_quantized", "quantization_method"):
@@ -114,7 +96,6 @@ def _make_dense(file: Path, folder: Path) -> None:
     with reported(RunError, f"cannot write {folder}", *errors, advice=_OTHER_DISK):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        (folder / _STORED_AS).write_text(kind)
 
 
 def _require_tokenizer(file: Path, tokenizer: Any, config: Any) -> None:
@@ -128,8 +109,5 @@ def _require_tokenizer(file: Path, tokenizer: Any, config: Any) -> None:
     ends, end = config.eos_token_id, tokenizer.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
     if len(tokenizer) > config.vocab_size or (end not in ends and ends != [None]):
-        raise ConfigError(
-            f"transformers {transformers.__version__} misreads the tokenizer of {file}: it has "
-            f"{len(tokenizer)} tokens and ends with id {end}, and the file has {config.vocab_size} "
-            f"and ends with {ends}. Install a newer one: pip install -U transformers"
-        )
+        what = f"transformers {transformers.__version__} misreads the tokenizer of {file}"
+        raise ConfigError(f"{what}. Install a newer one: pip install -U transformers")

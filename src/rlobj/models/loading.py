@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,10 +44,10 @@ def load_model(
         model = hollow_model(config, source, dtype, device)
     if model is None:
         trusted = config.trust_remote_code
-        with no_bars() if Path(source).is_dir() else contextlib.nullcontext():
-            model = load_complete(
-                AutoModelForCausalLM, source, dtype=torch.float32, trust_remote_code=trusted
-            )
+        logging.disable_progress_bar()  # of reading files, which takes no time
+        model = load_complete(
+            AutoModelForCausalLM, source, dtype=torch.float32, trust_remote_code=trusted
+        )
         for parameter in model.parameters():
             parameter.data = parameter.data.to(device, dtype)
         model.to(device)
@@ -88,18 +87,6 @@ def no_dropout(model: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def no_bars() -> Iterator[None]:
-    """Hide transformers' progress bars: local files load in no time."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-@contextlib.contextmanager
 def loading(source: str) -> Iterator[None]:
     """Raise a library's error about a model that it cannot load as a ConfigError."""
     try:
@@ -110,8 +97,5 @@ def loading(source: str) -> Iterator[None]:
         why: Any = error
         if isinstance(error, pickle.UnpicklingError):
             why = "its weights are a pickle that is damaged or would run code"
-        raise ConfigError(
-            f"cannot load the model '{source}': {why}\nExpected a folder written by "
-            "save_pretrained, with its tokenizer, a complete GGUF file of an architecture that "
-            "transformers reads, or the id of a model on the hub."
-        ) from error
+        expected = "Expected a folder of save_pretrained, a complete GGUF file or a hub id"
+        raise ConfigError(f"cannot load the model '{source}': {why}\n{expected}") from error

@@ -40,25 +40,20 @@ def require_model(name: str) -> None:
             raise MissingExtra("gguf", "gguf", f"reading {path}")
         return
     if is_run(path):
-        newest = newest_checkpoint(path)
-        folder = f"has its model in {newest / 'model'}" if newest else "has no checkpoint yet"
-        raise ConfigError(f"{name} is a run, not a model: it {folder}")
+        raise ConfigError(f"{name} is a run, not a model. Newest: {newest_checkpoint(path)}")
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ConfigError(
-                f"{name} is a folder without config.json; a model is a folder that "
-                "save_pretrained wrote, or a GGUF file"
-            )
+            what = f"{name} is a folder without config.json"
+            raise ConfigError(f"{what}; a model is one of save_pretrained, or a GGUF file")
         return
     local = gguf or name.startswith((".", "~", "/")) or len(path.parts) > 2
     if not local and (len(path.parts) == 1 or not path.parent.is_dir()):
         return
     siblings = map(str, path.parent.glob("*.gguf" if gguf else "*/"))
-    advice = nearest(str(path), siblings, spell_out=False)
-    if gguf:
-        advice += " One of the hub is downloaded first: hf download ID FILE --local-dir FOLDER"
     kind = "GGUF file" if gguf else "run or model folder"
-    raise ConfigError(f"there is no {kind} '{name}'.{advice}")
+    raise ConfigError(
+        f"there is no {kind} '{name}'.", nearest(str(path), siblings, spell_out=False)
+    )
 
 
 def on_hub(name: str | None) -> bool:
@@ -81,10 +76,8 @@ def on_hub(name: str | None) -> bool:
         text = f"there is no model '{name}', here or on the hub. If it is private: hf auth login"
         raise ConfigError(text) from error
     except Exception as error:  # its type depends on the HTTP package
-        raise ConfigError(
-            f"the model '{name}' is not on this machine, and the hub does not answer. Name a "
-            f"folder with a config.json, or get it with: hf download {name}"
-        ) from error
+        what = f"the model '{name}' is not on this machine, and the hub does not answer"
+        raise ConfigError(f"{what}. Name a folder, or type: hf download {name}") from error
     return True
 
 
@@ -108,10 +101,9 @@ def recorded_digest(setting: str, path: Path, recorded: str | None) -> str | Non
     digest = model_digest(path, (*MODEL_FILES, ".model", ".py"))
     if recorded not in (None, digest):
         what = "it has changed since" if digest else "it is not there any more"
-        raise ConfigError(
-            f"{setting}: {path} is not the model with the digest {recorded}: {what}. Put the old "
-            f"one back, or start a new run with {setting.rpartition('.')[0]}.digest=null"
-        )
+        what = f"{path} is not the model with the digest {recorded}: {what}"
+        new = f"in a new run, use {setting.rpartition('.')[0]}.digest=null"
+        raise ConfigError(f"{setting}: {what}. Put the old one back; {new}")
     return digest
 
 
@@ -126,7 +118,4 @@ def require_weights(name: str | None) -> None:
         next(path.glob(pattern), None) for pattern in ("*.safetensors", "*.bin")
     ):
         return
-    raise ConfigError(
-        f"{name} has a config.json and no weights: expected *.safetensors or *.bin beside it. "
-        "Without weights, a model can only be estimated; name a folder that has them, or a hub id"
-    )
+    raise ConfigError(f"{name} has a config.json and no weights, *.safetensors or *.bin, beside it")

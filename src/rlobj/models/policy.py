@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.errors import ConfigError
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models.adapters import merged_weights, with_adapters, without_adapters
 from rlobj.models.chat_templates import chat_of
@@ -124,10 +124,8 @@ def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataC
     """
     kinds = sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()} - {"float32"})
     if kinds:
-        raise ConfigError(
-            f"the model has {', '.join(kinds)} weights; expected float32. Load it with "
-            "dtype=torch.float32; model.dtype=bfloat16 sets the arithmetic of forward passes"
-        )
+        what = f"the model has {', '.join(kinds)} weights; expected float32"
+        raise ConfigError(f"{what}: load it with dtype=torch.float32, and use model.dtype=bfloat16")
     no_dropout(model)
     source = str(getattr(model.config, "name_or_path", ""))
     chat = chat_of(tokenizer, config, data, source)
@@ -151,10 +149,8 @@ def prompt_limit(config: RunConfig, described: Any, *, configured: bool = True) 
         return most
     longest = config.sampling.max_tokens
     if longest >= context:
-        raise ConfigError(
-            f"sampling.max_tokens={longest} leaves no room for a prompt: the model's context is "
-            f"{context} tokens. Expected less than {context}"
-        )
+        what = f"sampling.max_tokens={longest} leaves no room for a prompt"
+        raise ConfigError(f"{what}: the model's context is {context} tokens")
     return min(most or context, context - longest)
 
 
@@ -170,11 +166,8 @@ def short_enough(
         return list(problems)
     kept = [problem for problem in problems if len(encode(problem)) <= limit]
     if not kept:
-        raise ConfigError(
-            f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens. "
-            "Lower sampling.max_tokens, or use ",
-            Setting("data.max_prompt_tokens", "N"),
-        )
+        what = f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens"
+        raise ConfigError(f"{what}. Lower sampling.max_tokens")
     if left_out := len(problems) - len(kept):
         logger.warning("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
     return kept

@@ -6,14 +6,10 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import located, path_of, step_of
-from rlobj.data import load_problems
-from rlobj.data.sources import is_here
-from rlobj.data.templates import fill_template, template_columns
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
 from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
-from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import ScoreConfig, is_template
 
 
@@ -39,23 +35,6 @@ def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
     return score.model_copy(update=changes)
 
 
-def check_prompts(config: RunConfig) -> None:
-    """Check the prompts of scores without a model, with the first problem if it is here.
-
-    Raises:
-        ConfigError: as `template_columns` and `fill_template`; a file that cannot be read.
-        DataError: the problems cannot be read.
-    """
-    prompts = {name: score.prompt for name, score in config.scores.items() if score.prompt}
-    here = prompts and config.data.source and is_here(config.data.source)
-    problems = load_problems(config.data, "train", answers=config.needs_answers) if here else []
-    for name, prompt in prompts.items():
-        text = prompt if is_template(prompt) else _read_template(name, prompt)
-        template_columns(f"scores.{name}.prompt", text)
-        for problem in problems[:1]:
-            fill_template(f"scores.{name}.prompt", text, problem)
-
-
 def score_folder(name: str, score: ScoreConfig) -> str:
     """The folder or hub id of a frozen model.
 
@@ -73,7 +52,7 @@ def score_folder(name: str, score: ScoreConfig) -> str:
 def _read_template(name: str, prompt: str) -> str:
     """The template in a file."""
     what = f"scores.{name}.prompt is {prompt[:80]!r}, which is no file that can be read"
-    expected = ". Expected a file, or a template such as '{{ prompt }} The answer is {{ answer }}.'"
+    expected = ". Expected a file, or a template with {{ prompt }}"
     with reported(ConfigError, what, OSError, ValueError, advice=expected):
         text = path_of(prompt).read_text(encoding="utf-8")
     if not is_template(text):
@@ -92,11 +71,8 @@ def _checkpoint(name: str, score: ScoreConfig) -> Path:
         checkpoint = named_checkpoint(Path(str(score.run)), score.checkpoint)
         require_sound(checkpoint, "model/")
     if score.digest not in (None, _digest(checkpoint)):
-        raise ConfigError(
-            f"scores.{name}.run: {checkpoint} is not the checkpoint with the digest "
-            f"{score.digest}: it has changed since. Put the old one back, or start a new run with "
-            f"scores.{name}.digest=null"
-        )
+        what = f"{checkpoint} has not the digest {score.digest}: it has changed since"
+        raise ConfigError(f"scores.{name}.run: {what}. Put it back; in a new run, use digest=null")
     return checkpoint
 
 

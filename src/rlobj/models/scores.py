@@ -67,17 +67,16 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None, name: str) -> 
     there = {index: text for text, index in theirs.get_vocab().items()}
     for index in sorted(here):
         if here[index] != there.get(index):
+            mine, other = here[index], there.get(index)
             return (
-                f"id {index} is {here[index]!r} in the policy's tokenizer and {there.get(index)!r} "
-                "in the teacher's. Use a teacher with the policy's tokenizer"
+                f"id {index} is {mine!r} in the policy's tokenizer and {other!r} in the teacher's"
             )
     our_end, other = ours.eos_token_id, theirs.eos_token_id
     if end is None and our_end != other:
-        return Message(
-            f"the policy ends a response with id {our_end} ({ours.eos_token!r}), and the teacher "
-            f"with id {other} ({theirs.eos_token!r}): use ",
-            Setting(f"scores.{name}.end", other),
+        what = (
+            f"the policy ends a response with id {our_end}, and the teacher with id {other}: use "
         )
+        return Message(what, Setting(f"scores.{name}.end", other))
     if end is not None and end not in there:
         return f"scores.{name}.end={end} is no token of the teacher; it ends with id {other}"
     return None

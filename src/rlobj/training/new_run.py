@@ -18,7 +18,7 @@ from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES, check_columns, require_source, source_names
 from rlobj.data.tasks import TASKS
 from rlobj.models.location import gguf_digest, is_gguf, require_model
-from rlobj.models.score_sources import check_prompts, resolved_score
+from rlobj.models.score_sources import resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.runs.checkpoints import checkpoints, named_checkpoint
 from rlobj.runs.configuration import read_settings
@@ -266,8 +266,7 @@ def check_functions(run: ResolvedRun) -> None:
 
     Raises:
         ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
-            accuracy and dynamic sampling compares accuracies; there is no such environment or tool;
-            as `check_prompts`.
+            accuracy and dynamic sampling compares accuracies; there is no such environment or tool.
         DataError: the problems cannot be read, or have no number as a column of one's own.
     """
     config, inputs = run.config, run.inputs
@@ -276,7 +275,6 @@ def check_functions(run: ResolvedRun) -> None:
     def checked(section: str) -> bool:
         return all(map(importable, named_code({section: settings[section]})))
 
-    check_prompts(config)
     if config.environment.active and checked("environment"):
         from rlobj.conversations.opening import check_named  # which imports torch
 

@@ -49,10 +49,8 @@ def _losses(module: Any) -> None:
 
     @module.register_policy_loss(LOSS_MODE)
     def unplanned_loss(**_: Any) -> Any:
-        raise RunError(
-            "the update has no plan: another training worker than rlobj's is in use. Expected "
-            "verl's own ActorRolloutRefWorker, with its own actor_worker_cls and strategy=fsdp2"
-        )
+        expected = "expected verl's own ActorRolloutRefWorker, with strategy=fsdp2"
+        raise RunError(f"the update has no plan: {expected}")
 
 
 def _workers(module: Any) -> None:

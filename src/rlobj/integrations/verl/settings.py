@@ -28,19 +28,13 @@ _REQUIRED: dict[str, tuple[Any, str]] = {
 }
 """The value that a setting of verl must have, and why."""
 _ALWAYS = {
-    "logprobs",
-    "old_logprobs",
-    "entropy",
-    "old_entropy",
-    "collision",
-    "old_collision",
-    "rewards",
+    *("logprobs", "old_logprobs", "entropy", "old_entropy"),
+    *("collision", "old_collision", "rewards"),
 }
 """The columns that verl always provides."""
 _ADVICE = {
-    "ref_logprobs": "Type actor_rollout_ref.actor.use_kl_loss=True: verl then computes it, and the "
-    "objective's own KL takes the place of verl's.",
-    "sampler_logprobs": "Type actor_rollout_ref.rollout.calculate_log_probs=True.",
+    "ref_logprobs": "Type actor_rollout_ref.actor.use_kl_loss=True",
+    "sampler_logprobs": "Type actor_rollout_ref.rollout.calculate_log_probs=True",
 }
 """What would provide a column that an objective reads."""
 
@@ -71,10 +65,8 @@ def read_settings(config: Any) -> Settings:
     check_version("verl", version("verl"), TESTED)
     name = OmegaConf.select(config, "rlobj")
     if not isinstance(name, str):
-        raise ConfigError(
-            f"loss_mode={LOSS_MODE} needs the name of a preset, or the path of its YAML file. "
-            f"Type +{KEY}=stapo; got {name!r}"
-        )
+        what = f"loss_mode={LOSS_MODE} needs the name or file of a preset; got {name!r}"
+        raise ConfigError(f"{what}. Type +{KEY}=stapo")
     preset = load_preset(name)
     objective = preset.resolved(config.rollout.response_length)
     provided = set(_ALWAYS)
@@ -111,25 +103,15 @@ def _mistakes(config: Any, objective: Objective) -> Iterator[str]:
     if actor.strategy not in ("fsdp", "fsdp2"):
         yield f"{_ACTOR}.strategy={actor.strategy}: rlobj works with fsdp2 and fsdp only"
     if actor.use_kl_loss and "ref_logprobs" not in needs.ever:
-        yield (
-            f"{_ACTOR}.use_kl_loss=True acts beside the objective, which has no KL. Set it to "
-            "False, or add a penalty of the kind kl to a preset of your own"
-        )
+        yield f"{_ACTOR}.use_kl_loss=True acts beside the objective, which has no KL: set False"
     if actor.ppo_epochs % phases:
-        yield (
-            f"the objective has {phases} phases, and each takes an epoch over the rollout. Type "
-            f"{_ACTOR}.ppo_epochs={phases}, or a multiple; got {actor.ppo_epochs}"
-        )
+        typed = f"{_ACTOR}.ppo_epochs={phases}, or a multiple; got {actor.ppo_epochs}"
+        yield f"the objective has {phases} phases, each an epoch over the rollout. Type {typed}"
     if needs.rewards or objective.advantage.decoupled:
         yield "the objective reads several rewards by name; verl's rm_scores has only their sum"
     if critic or (critic is None and algorithm.adv_estimator == "gae"):
-        yield (
-            "a critic would be trained, but the objective computes its advantages from rewards. "
-            "Type algorithm.adv_estimator=grpo critic.enable=False"
-        )
+        yield "a critic would be trained. Type algorithm.adv_estimator=grpo critic.enable=False"
     weights = OmegaConf.select(config, "algorithm.rollout_correction.rollout_is")
     if weights and objective.mismatch is not None:
-        yield (
-            f"algorithm.rollout_correction.rollout_is={weights} and the objective's mismatch "
-            f"{objective.mismatch} correct the same gap. Set the first to null"
-        )
+        what = f"algorithm.rollout_correction.rollout_is={weights} and {objective.mismatch}"
+        yield f"{what} correct the same gap. Set the first to null"

@@ -22,13 +22,8 @@ from rlobj.objectives.token_columns import trained_positions
 from rlobj.objectives.tokens import TokenBatch
 
 NEEDED = (
-    "loss_mask",
-    "response_mask",
-    "old_log_probs",
-    "entropy",
-    "rm_scores",
-    "uid",
-    "session_id",
+    *("loss_mask", "response_mask", "old_log_probs", "entropy"),
+    *("rm_scores", "uid", "session_id"),
 )
 WEIGHT, ACCEPTED = "rollout_weight", "rollout_accepted"
 
@@ -52,10 +47,8 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
         BatchError: a field is absent, or one session has several responses.
     """
     if absent := [name for name in NEEDED if name not in data]:
-        raise BatchError(
-            f"verl's batch has no {', '.join(absent)}. rlobj needs verl's trainer with "
-            "trainer.use_v1=True and algorithm.rollout_correction.bypass_mode=False"
-        )
+        needed = "trainer.use_v1=True and algorithm.rollout_correction.bypass_mode=False"
+        raise BatchError(f"verl's batch has no {', '.join(absent)}. It needs {needed}")
     mask = data["loss_mask"]
     kept = trained_positions(values(mask))
     uids = [str(uid) for uid in data["uid"]]
@@ -123,10 +116,8 @@ def correct(
     weights = torch.ones(len(table))
     if "rollout_is_weights" in data:
         if objective.mismatch is not None:
-            raise BatchError(
-                f"verl's rollout_is_weights and the objective's mismatch {objective.mismatch} "
-                "correct the same gap. Type algorithm.rollout_correction.rollout_is=null"
-            )
+            what = f"verl's rollout_is_weights and {objective.mismatch} correct the same gap"
+            raise BatchError(f"{what}. Type algorithm.rollout_correction.rollout_is=null")
         weights = values(data["rollout_is_weights"])[kept]
     accepted = values(data["response_mask"])[kept].to(weights.dtype)
     extra = {WEIGHT: weights, ACCEPTED: accepted}
@@ -147,7 +138,4 @@ def number(*names: str) -> int:
 def _check_unique(ids: Tensor, comm: Comm) -> None:
     everyone, _ = gather(ids, comm)
     if len(everyone.unique()) != len(everyone):
-        raise BatchError(
-            "an agent loop returned several responses for one session, or a response is twice in "
-            "the batch. The advantages of rlobj's objectives need one response per session"
-        )
+        raise BatchError("advantages need one response per session, and each once in a batch")

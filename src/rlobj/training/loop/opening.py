@@ -22,7 +22,6 @@ from rlobj.data import Problem, ProblemStream, format_prompt
 from rlobj.data.tasks import TASKS
 from rlobj.models.adapters import without_adapters
 from rlobj.models.embedded import ALPHABETS
-from rlobj.models.gguf_files import stored_as
 from rlobj.models.hollow import reading
 from rlobj.models.loading import arithmetic
 from rlobj.models.policy import Policy, prompt_limit, short_enough
@@ -300,7 +299,6 @@ def _facts(
     saving = " where that saves tokens" * (config.training.shared_prompts == "auto")
     facts = {
         "policy": f"{name}, {size}",
-        **stored_as(policy.source),
         "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out"
         + run.problems.note,
         "device": ", ".join(device),
