@@ -70,9 +70,8 @@ class ProcessGroup:
         try:
             yield
         except RuntimeError as error:  # gloo's and NCCL's name no rank
-            raise RankFailed(
-                f"rank {self.rank} of {self.size} has no answer from another rank: {error}"
-            ) from error
+            what = f"rank {self.rank} of {self.size} has no answer from another rank"
+            raise RankFailed(f"{what}: {error}") from error
 
 
 class RankFailed(RunError):
@@ -102,12 +101,10 @@ def agree(error: Exception | None, what: str, comm: Comm) -> None:
         error = RunError(error)
     if error is not None and not (fatal_failures and isinstance(error, RunError)):
         raise error
-    if fatal_failures:
-        raise RankFailed(
-            f"{what} failed on {counted(fatal_failures, 'other rank')}; see their output"
-        )
     if failures:
-        raise kind(f"{what} failed on {counted(failures, 'other rank')}; see their output")
+        kind = RankFailed if fatal_failures else kind
+        number = counted(fatal_failures or failures, "other rank")
+        raise kind(f"{what} failed on {number}; see their output")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def test_a_link_to_elsewhere_is_refused_and_one_inside_is_not(name: str, tmp_pat
     (tmp_path / "named").symlink_to(theirs)
     refuse_links(tmp_path / "named")
     (theirs / name).symlink_to(mine)
-    with pytest.raises(ConfigError, match=f"{name} is a link to .*mine, and files there would be"):
+    with pytest.raises(ConfigError, match=f"{name} is a link out of"):
         refuse_links(theirs)
 
 

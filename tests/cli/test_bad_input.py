@@ -26,7 +26,7 @@ FILES = {
 
 SETTINGS = {
     "training.learning_rate=0": "should be greater than 0, got 0",
-    "training.learning_rate=nan": "should be a finite number, such as 1e-06, got 'nan'",
+    "training.learning_rate=nan": "should be a finite number, got 'nan'",
     "training.betas=[0.9,1]": "training.betas.1 (from --set): Input should be less than 1",
     "training=3": "expected a mapping of settings, as in {name: value}, got 3",
     "training.updates_per_step=999": "sampling.prompts_per_step is 32. Expected at most 32",

@@ -21,7 +21,7 @@ from rlobj.data import (
     encode_prompt,
     format_prompt,
 )
-from rlobj.models.chat_templates import chat_of
+from rlobj.models.policy import chat_of
 from rlobj.settings.run_config import ModelConfig
 
 # ---- the stream ------------------------------------------------------------------------------

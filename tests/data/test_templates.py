@@ -9,7 +9,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
-from rlobj.data.templates import fill_template, template_columns
+from rlobj.data.templates import fill_template
 
 PROBLEM = Problem("7", "1 + 1 = ?", "2", {"level": 3, "day": datetime.date(2026, 1, 2)})
 NAME = "scores.hinted.prompt"
@@ -26,7 +26,6 @@ UNFILLED = {
 
 def test_a_template_reads_the_columns_of_a_problem_and_the_feedback():
     text = "{{ prompt }} {{ answer }} {{ level + 1 }} {{ day }} {{ feedback }}"
-    assert template_columns(NAME, text) == ["answer", "day", "feedback", "level", "prompt"]
     assert fill_template(NAME, text, PROBLEM, "no") == "1 + 1 = ? 2 4 2026-01-02 no"
 
 

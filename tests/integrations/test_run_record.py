@@ -200,7 +200,7 @@ def test_the_loop_on_the_page_records_a_run(tmp_path: Path) -> None:
 def test_a_folder_with_a_run_is_refused_and_nothing_in_it_changes(tmp_path: Path) -> None:
     run(tmp_path / "run", "stapo", steps=1)
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with pytest.raises(ConfigError, match=r"already holds the record of a run.*another folder"):
+    with pytest.raises(ConfigError, match="already holds the record of a run"):
         run(tmp_path / "run", "stapo")
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 

@@ -33,7 +33,7 @@ LOPTI = {"objective": "lopti"}
         ({}, {"objective": "archer"}, r"KL reads. Set GRPOConfig\(beta=...\)"),
         ({}, {"objective": "tis", "rollout_func": None}, r"Set GRPOConfig\(use_vllm=True\)"),
         # Phases.
-        ({"beta": 0.01}, LOPTI, r"GRPOConfig\(num_iterations=2\), or a multiple; got 1"),
+        ({"beta": 0.01}, LOPTI, r"num_iterations=2, or a multiple; got 1"),
         ({"beta": 0.01, "num_iterations": 2, "steps_per_generation": 2}, LOPTI, "cover two phases"),
         # Columns and scores.
         ({}, {"objective": STAGED}, "column 'stage', which drop.*columns={'stage': 'data'}"),

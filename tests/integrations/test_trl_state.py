@@ -76,20 +76,6 @@ def test_a_checkpoint_of_another_objective_or_trainer_is_refused(
         saved(tmp_path, 4, checkpoint)
 
 
-def test_a_resumed_record_of_another_objective_says_what_changed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    plan = {"save_strategy": "steps", "save_steps": 1}
-    trainer(ObjectiveTrainer, config(tmp_path, max_steps=1, **plan), objective="stapo").train()
-    checkpoint = str(tmp_path / "checkpoint-1")
-    first = (tmp_path / "_rlobj" / "config.resolved.yaml").read_text()
-    args = config(tmp_path / "other", max_steps=2)
-    trainer(ObjectiveTrainer, args, objective="20-entropy").train(resume_from_checkpoint=checkpoint)
-    assert "objective.keep was None; the run goes on with entropy.top(0.2)" in caplog.text
-    assert (tmp_path / "_rlobj" / "config.resolved.yaml").read_text() == first
-    assert (tmp_path / "other" / "_rlobj" / "config.resolved.yaml").exists()
-
-
 def test_an_evaluation_is_an_update_of_its_own_that_changes_nothing(tmp_path: Path) -> None:
     evaluation = {
         "eval_strategy": "steps",

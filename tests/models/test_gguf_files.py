@@ -12,7 +12,6 @@ import pytest
 import torch
 from gguf_models import TEMPLATE, TOKENS, save_gguf
 from runs import ROWS, ROWS_TEMPLATE, metrics, same, weights
-from tiny import tiny_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
@@ -191,7 +190,6 @@ class OtherTokenizer:
         ("tinny.gguf", r"no GGUF file 'tinny\.gguf'\. Did you mean 'tiny\.gguf'\?"),
         ("owner/none.gguf", "no GGUF file 'owner/none.gguf'"),
         ("owner/name:none.gguf", "no GGUF file 'owner/name:none.gguf'"),
-        ("text.gguf", "is no GGUF file: it does not begin with GGUF"),
         ("tiny.bin", "is a file; a model is a folder, a GGUF file or a hub id"),
         (".", r"folder without config\.json.*, or a GGUF file"),
     ],
@@ -202,7 +200,6 @@ def test_a_name_that_is_no_gguf_file_is_refused_before_anything_is_loaded(
     monkeypatch.chdir(tmp_path)
     shutil.copy(tiny, "tiny.gguf")
     shutil.copy(tiny, "tiny.bin")
-    Path("text.gguf").write_text("hello")
     require_model("tiny.gguf")
     with pytest.raises(ConfigError, match=words):
         require_model(name)
@@ -212,12 +209,6 @@ def test_the_missing_package_is_named_with_what_to_type(tiny, monkeypatch):
     monkeypatch.setattr("rlobj.models.location.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"needs the package 'gguf'. .*pip install 'rlobj\[gguf"):
         require_model(str(tiny))
-
-
-def test_a_reward_model_is_no_gguf_file(policy, tiny):
-    reward = {"kind": "reward_model", "model": str(tiny)}
-    with pytest.raises(ConfigError, match=r"rewards\.model: .*expected a folder or a hub id"):
-        rlobj.train("grpo", model=policy, data="max-digits", reward=reward, dry_run=True)
 
 
 # What takes it.
@@ -262,21 +253,6 @@ def test_a_run_that_still_needs_the_file_is_resumed_only_with_the_same_one(
         rlobj.resume(run, settings={"training.steps": 2})
     shutil.copy(tiny, file)
     assert rlobj.resume(run, settings={"training.steps": 2}).steps == 2
-
-
-def test_a_teacher_from_the_same_file_scores_as_the_policy(tiny, tmp_path):
-    scores = {"teacher": {"model": str(tiny)}}
-    config = tiny_config(
-        tiny,
-        "dapo-loss",
-        model={"name": str(tiny), "chat_template": False},
-        scores=scores,
-        objective={"shape": "advantage + 0.3 * clip(teacher_gap, -5, 5)"},
-        training={"steps": 1},
-    )
-    result = rlobj.train(config, out=tmp_path / "run")
-    assert result.history[-1]["score/teacher/gap"] == pytest.approx(0, abs=1e-6)
-    assert read_run_config(tmp_path / "run").scores["teacher"].digest
 
 
 def test_an_evaluation_of_the_file_is_one_of_any_folder_with_its_weights(tiny, tmp_path):

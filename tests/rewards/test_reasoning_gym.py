@@ -31,7 +31,7 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> N
     monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[reasoning-gym\]'"):
         load("countdown")
-    with pytest.raises(MissingExtra, match="a dataset of this name can be checked only then"):
+    with pytest.raises(MissingExtra, match=r"needs the package 'reasoning-gym'"):
         layers_of("grpo", [("--data", {"data": {"source": "reasoning-gym:countdwn"}})])
 
 

@@ -98,7 +98,7 @@ def test_a_run_with_links_to_elsewhere_is_not_resumed(policy, whole, tmp_path):
     for name in (".lock", "sessions.jsonl"):
         (run / name).unlink()
         (run / name).symlink_to(mine)
-        with pytest.raises(ConfigError, match=f"{name} is a link to .*mine"):
+        with pytest.raises(ConfigError, match=f"{name} is a link out of"):
             run_training(eight_steps(policy, training={"steps": 9}), run, resume=True)
         assert mine.read_text() == "kept"
         (run / name).unlink()

@@ -25,9 +25,7 @@ def require_address(url: str) -> str:
         plain = url.isprintable() and not {*url} & {*" \\?#"}
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and plain:
             return url
-    raise ConfigError(
-        f"{shown(url)} is not the address of a server; expected for example http://127.0.0.1:8000"
-    )
+    raise ConfigError(f"{shown(url)} is no address of a server, such as http://127.0.0.1:8000")
 
 
 Address = Annotated[str, AfterValidator(require_address)]

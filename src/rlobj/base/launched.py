@@ -24,10 +24,6 @@ def absent_variables() -> list[str]:
     needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     absent = [name for name in needed if name not in os.environ]
     if started_processes() > 1 and absent:
-        raise ConfigError(
-            f"WORLD_SIZE is {started_processes()}, but {', '.join(absent)} is not set: the "
-            "processes cannot find each other. Start them with ",
-            Argument("processes", "K"),
-            ", torchrun or accelerate launch.",
-        )
+        what = f"WORLD_SIZE is {started_processes()}, but {', '.join(absent)} is not set. Use "
+        raise ConfigError(what, Argument("processes", "K"), ", torchrun or accelerate launch")
     return absent

@@ -91,11 +91,8 @@ def trusted_target(target: str | None) -> tuple[str, str]:
     """
     source, name = split_target(target)
     if not importable(str(target)):
-        raise ConfigError(
-            f"the settings name code by its path, {target!r}. It is imported only if you trust it: "
-            "add ",
-            Argument("trust"),
-        )
+        what = f"the settings name code by its path, {target!r}. If you trust it, add "
+        raise ConfigError(what, Argument("trust"))
     return source, name
 
 
@@ -133,10 +130,8 @@ def import_target(target: str | None) -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"target {target!r}: importing {source!r} failed: {type(error).__name__}: {error}. "
-            f"{_EXPECTED}"
-        ) from error
+        what = f"target {target!r}: importing {source!r} failed: {type(error).__name__}: {error}"
+        raise ConfigError(f"{what}. {_EXPECTED}") from error
     if not hasattr(module, name):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise ConfigError(f"target {target!r}: no such name.{nearest(name, public)}")

@@ -114,8 +114,5 @@ def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str
             )
         else:
             message = item["msg"].replace("a valid tuple", "a list in brackets")
-            example = model.model_fields[path].default if path in model.model_fields else None
-            if item["type"] == "finite_number" and isinstance(example, float):
-                message += f", such as {example:g}"
             problems.append((path, f"{message}, got {item['input']!r}"))
     return problems

@@ -90,19 +90,19 @@ def _words(text: str) -> list[str]:
 def local_copy(folder: Path | None, name: str) -> Path | None:
     """Return the file `name.jsonl`, `name.parquet`, ... or the subfolder `name`, or None.
 
-    Case, hyphens and underscores are ignored: `MATH-500` matches math500. The exact name has
-    priority, then the order of `SUFFIXES`; folders come last.
+    Case, hyphens and underscores are ignored: `MATH-500` matches math500. The first of `SUFFIXES`
+    counts; folders come last.
     """
     if folder is None:
         return None
     copies = [
-        (stem != name, rank, path)
-        for path in folder.iterdir()
-        for rank, suffix in enumerate([*SUFFIXES, ""])
+        path
+        for suffix in [*SUFFIXES, ""]
+        for path in sorted(folder.iterdir())
         if path.name.endswith(suffix) and path.is_dir() == (suffix == "")
-        if letters_and_digits(stem := path.name.removesuffix(suffix)) == letters_and_digits(name)
+        if letters_and_digits(path.name.removesuffix(suffix)) == letters_and_digits(name)
     ]
-    return min(copies)[2] if copies else None
+    return copies[0] if copies else None
 
 
 def letters_and_digits(name: str) -> str:

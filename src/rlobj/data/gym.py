@@ -32,8 +32,7 @@ def refuse_missing(source: str) -> None:
         MissingExtra: so it is.
     """
     if find_spec("reasoning_gym") is None:
-        unsure = "Whether it has a dataset of this name can be checked only then."
-        raise MissingExtra("reasoning-gym", EXTRA, source, unsure)
+        raise MissingExtra("reasoning-gym", EXTRA, source)
 
 
 def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[Problem]:

@@ -65,8 +65,6 @@ class RowReader:
     Attributes:
         has_ids: whether the rows have ids; None before the first row.
         left_out: number of rows without a question, and without an answer.
-        repeated: number of rows with the question and the answer of an earlier row, which are left
-            out before they are read: of the rows of DAPO-Math-17k, a hundred to each question.
     """
 
     def __init__(
@@ -83,8 +81,6 @@ class RowReader:
         self._needs_answers = answers
         self.has_ids: bool | None = None
         self.left_out = {"a question": 0, "an answer": 0}
-        self.repeated = 0
-        self._read: set[str] = set()
 
     def problems(self, rows: Iterable[Row]) -> Iterator[Problem]:
         """Yield the problems of the rows that have a question and an answer.
@@ -96,12 +92,6 @@ class RowReader:
             if self.has_ids is None:
                 self._columns = self._found(row, where)
                 self.has_ids = self._columns.id is not None
-            columns = self._columns
-            values = repr([value_of(row, str(name)) for name in (columns.prompt, columns.answer)])
-            if values in self._read:
-                self.repeated += 1
-                continue
-            self._read.add(values)
             problem = self._problem(where, row)
             if isinstance(problem, Problem):
                 yield problem
@@ -230,9 +220,7 @@ def answer_text(value: Any, where: str) -> str:
         return _number_text(value, where)
     if not isinstance(value, str | bool):
         kind = f"the type {type(value).__name__} ({str(value)[:80]})"
-        raise DataError(
-            f"{where} has an answer of {kind}; expected text, a number, or one in a list"
-        )
+        raise DataError(f"{where} has an answer of {kind}; expected text or a number")
     text = str(value).strip()
     marked = re.search(r"####(?!.*####)\s*([^\n]*)\Z", text)
     if marked:

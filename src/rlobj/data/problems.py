@@ -97,10 +97,8 @@ def known_problems(train: Sequence[Problem], test: Sequence[Problem]) -> str | N
     repeated = [problem.prompt for problem in test if " ".join(problem.prompt.split()) in questions]
     if not repeated:
         return None
-    return (
-        f"{len(repeated)} of {len(test)} held-out problems are also training problems, such as "
-        f"{repeated[0][:60]!r}. Give data.test others"
-    )
+    what = f"{len(repeated)} of {len(test)} held-out problems are also training problems"
+    return f"{what}, such as {repeated[0][:60]!r}"
 
 
 class _Order:
@@ -138,10 +136,7 @@ class _Order:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if state["problems"] != self._fingerprint or not state["position"] <= len(self.problems):
-            raise DataError(
-                "The saved position belongs to another data set: the ids of the problems differ. "
-                "Resume with the data that the run started with"
-            )
+            raise DataError("the saved position is of another data set than the run started with")
         self._seed = state["seed"]
         self._start(state["epoch"])
         self._position = state["position"]

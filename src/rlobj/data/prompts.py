@@ -84,10 +84,6 @@ class Chat:
     system: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def applied(self, tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-        """`rendered` for one message of the user."""
-        return self.rendered(tokenizer, [{"role": "user", "content": text}])
-
     def rendered(
         self,
         tokenizer: PreTrainedTokenizerBase,
@@ -120,11 +116,8 @@ class Chat:
                 )
             )
         except Exception as error:  # a template is a program
-            raise ConfigError(
-                f"the tokenizer's chat template fails: {error or type(error).__name__}. Use ",
-                Setting("model.chat_template", False),
-                ", or check data.system and model.chat_template_kwargs",
-            ) from error
+            what = f"the tokenizer's chat template fails: {error or type(error).__name__}. Use "
+            raise ConfigError(what, Setting("model.chat_template", False)) from error
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | None) -> list[int]:
@@ -144,7 +137,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | No
         ConfigError: the prompt has no tokens.
     """
     if chat:
-        text = chat.applied(tokenizer, text)
+        text = chat.rendered(tokenizer, [{"role": "user", "content": text}])
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     return checked_prompt(ids if chat else with_bos(tokenizer, ids), text)
 

@@ -259,7 +259,7 @@ def load_problems(
         if len(kept) == config.limit:
             break
     counts = {
-        "left out %d rows with repeated questions": unique.repeated + reader.repeated,
+        "left out %d rows with repeated questions": unique.repeated,
         "%d repeated questions have different answers; the first row was kept": unique.disagreeing,
         **{f"left out %d rows without {part}": count for part, count in reader.left_out.items()},
     }

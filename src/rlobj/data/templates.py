@@ -12,20 +12,6 @@ from rlobj.data.problems import Problem
 _SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
 
 
-def template_columns(setting: str, template: str) -> list[str]:
-    """The names of the columns that a template reads.
-
-    Args:
-        setting: that has the template, for the message.
-        template: its text.
-
-    Raises:
-        ConfigError: it is no template.
-    """
-    with reported(ConfigError, f"{setting} is no template", Exception):  # also RecursionError
-        return _compiled(template)[1]
-
-
 def fill_template(setting: str, template: str, problem: Problem, feedback: str = "") -> str:
     """The text of a template for a problem.
 
@@ -41,14 +27,15 @@ def fill_template(setting: str, template: str, problem: Problem, feedback: str =
     Raises:
         ConfigError: it is no template, reads a column that the problem lacks, or fails.
     """
-    read = template_columns(setting, template)
+    with reported(ConfigError, f"{setting} is no template", Exception):  # also RecursionError
+        compiled, read = _compiled(template)
     answer = {"answer": problem.answer} if problem.answer else {}
     columns = {**problem.extra, "prompt": problem.prompt, **answer, "feedback": feedback}
     plain = json.dumps({name: columns[name] for name in read if name in columns}, default=str)
     what = f"{setting} cannot be filled in for problem {problem.id}"
     advice = f". Its columns are {', '.join(columns)}"
     with reported(ConfigError, what, Exception, advice=advice):  # a template fails in many ways
-        return _compiled(template)[0].render(json.loads(plain))
+        return compiled.render(json.loads(plain))
 
 
 @functools.lru_cache

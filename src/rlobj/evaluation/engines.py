@@ -182,9 +182,8 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
 
 
 def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
-    from rlobj.models.chat_templates import chat_of
     from rlobj.models.loading import arithmetic
-    from rlobj.models.policy import load_policy
+    from rlobj.models.policy import chat_of, load_policy
     from rlobj.samplers import TransformersSampler
 
     name, dtype = str(config.model.name), arithmetic(config.model)
@@ -213,8 +212,8 @@ def _in_process(config: RunConfig, model: Any, tokenizer: Any) -> Engine:
 def _with_vllm(config: RunConfig, source: str) -> Engine:
     from transformers import AutoConfig, GenerationConfig
 
-    from rlobj.models.chat_templates import chat_of
     from rlobj.models.loading import load_tokenizer
+    from rlobj.models.policy import chat_of
     from rlobj.models.vllm_sampler import vllm_sampler
 
     tokenizer = load_tokenizer(config.model, source)

@@ -78,10 +78,7 @@ class RunRecord:
     def _prepare(self, config: RunConfig, new: bool) -> None:
         exists = is_run(self.folder)
         if exists and new:
-            raise ConfigError(
-                f"{self.folder} already holds the record of a run: resume that run from one of its "
-                "checkpoints, or choose another folder for the record"
-            )
+            raise ConfigError(f"{self.folder} already holds the record of a run: choose another")
         if not exists:  # a checkpoint may have been copied without it
             self._run.create(config, ("records", "tables"))
         self._stack.enter_context(self._run.locked())

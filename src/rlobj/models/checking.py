@@ -10,12 +10,11 @@ from rlobj.base.targets import importable
 from rlobj.base.weights import config_dict
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.rendering import Rendering
-from rlobj.models.chat_templates import chat_of
 from rlobj.models.embedded import build_policy
 from rlobj.models.gguf_files import pretrained
 from rlobj.models.loading import load_tokenizer
 from rlobj.models.location import is_gguf, on_hub, require_weights
-from rlobj.models.policy import prompt_limit
+from rlobj.models.policy import chat_of, prompt_limit
 from rlobj.settings.run_config import ModelConfig, RunConfig
 
 _TOOL = {"type": "function", "function": {"name": "tool", "description": "", "parameters": {}}}
@@ -110,14 +109,9 @@ def read_config(config: ModelConfig, *, local: bool = False) -> Any:
 
 
 _LARGEST = {
-    "num_hidden_layers": 1000,
-    "hidden_size": 1_000_000,
-    "intermediate_size": 10_000_000,
-    "num_attention_heads": 10_000,
-    "num_key_value_heads": 10_000,
-    "head_dim": 100_000,
-    "vocab_size": 100_000_000,
-    "max_position_embeddings": 1_000_000_000,
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 10_000),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim", "vocab_size"), 10**8),
+    "max_position_embeddings": 10**9,
 }
 """The numbers of a config.json that an estimate reads, and a bound far above those of any model."""
 

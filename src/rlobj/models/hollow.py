@@ -13,7 +13,6 @@ strategy that shards the weights does. So a process never holds the whole model.
 import contextlib
 import functools
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from rlobj.settings.run_config import ModelConfig
 logger = logging.getLogger(__name__)
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
-_OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
-"""Buffers that files of older versions of transformers have, and that are computed now."""
 
 
 def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: Any) -> Any:
@@ -64,7 +61,7 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
     if why is not None:
         logger.warning("'%s' is loaded whole by each process: %s", source, why)
         return None
-    _warn_unused(source, model, tensors)
+    warn_unused(source, tensors.keys() - model.state_dict().keys())
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     nothing = torch.zeros((), dtype=dtype, device=device)
 
@@ -129,14 +126,6 @@ def _difference(model: Any, tensors: dict[str, Any]) -> str | None:
         if tensors.keys() >= {*pair} and not torch.equal(*(_get(tensors, name) for name in pair)):
             return f"{' and '.join(pair)} differ"
     return None
-
-
-def _warn_unused(source: str, model: Any, tensors: dict[str, Any]) -> None:
-    """Name the tensors that the model does not use; its class knows some that old files have."""
-    patterns = [*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS]
-    unused = tensors.keys() - model.state_dict().keys()
-    unknown = [name for name in unused if not any(re.search(p, name) for p in patterns)]
-    warn_unused(source, unknown)
 
 
 def replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlobj.base.digests import MODEL_FILES, model_digest
-from rlobj.base.errors import ConfigError, MissingExtra, nearest, reported
+from rlobj.base.errors import ConfigError, MissingExtra, nearest
 from rlobj.base.paths import path_of
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.layout import is_run
@@ -33,9 +33,6 @@ def require_model(name: str) -> None:
     if path.is_file():
         if not gguf:
             raise ConfigError(f"{name} is a file; a model is a folder, a GGUF file or a hub id")
-        with reported(ConfigError, f"{path}", OSError), path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise ConfigError(f"{path} is no GGUF file: it does not begin with GGUF")
         if find_spec("gguf") is None:
             raise MissingExtra("gguf", "gguf", f"reading {path}")
         return
@@ -51,9 +48,8 @@ def require_model(name: str) -> None:
         return
     siblings = map(str, path.parent.glob("*.gguf" if gguf else "*/"))
     kind = "GGUF file" if gguf else "run or model folder"
-    raise ConfigError(
-        f"there is no {kind} '{name}'.", nearest(str(path), siblings, spell_out=False)
-    )
+    advice = nearest(str(path), siblings, spell_out=False)
+    raise ConfigError(f"there is no {kind} '{name}'.{advice}")
 
 
 def on_hub(name: str | None) -> bool:

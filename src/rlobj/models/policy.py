@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models.adapters import merged_weights, with_adapters, without_adapters
-from rlobj.models.chat_templates import chat_of
 from rlobj.models.loading import load_model, load_tokenizer, loading, no_dropout
 from rlobj.settings.run_config import ModelConfig, RunConfig
 
@@ -130,6 +129,39 @@ def policy_of(model: nn.Module, tokenizer: Any, config: ModelConfig, data: DataC
     source = str(getattr(model.config, "name_or_path", ""))
     chat = chat_of(tokenizer, config, data, source)
     return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
+
+
+def chat_of(tokenizer: Any, config: ModelConfig, data: DataConfig, source: str) -> Chat | None:
+    """How prompts go through the tokenizer's chat template; None if they do not.
+
+    Raises:
+        ConfigError: the settings need a chat template and the tokenizer has none, or the template
+            does not use a setting.
+    """
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    wanted = bool(template) if config.chat_template == "auto" else config.chat_template
+    if wanted and not template:
+        what = f"model.chat_template is true, but the tokenizer of '{source}' has none. Use "
+        raise ConfigError(what, Setting("model.chat_template", False))
+    chat = Chat(data.system, config.chat_template_kwargs)
+    unused = [
+        f"model.chat_template_kwargs.{name}" for name in chat.arguments if name not in template
+    ]
+    if chat.system is not None and wanted:
+        try:
+            used = chat.system.strip() in chat.rendered(
+                tokenizer, [{"role": "user", "content": ""}]
+            )
+        except ConfigError:  # some templates refuse the role
+            used = False
+        unused += ["data.system"] * (not used)
+    elif not wanted and chat != Chat():
+        what = "data.system and model.chat_template_kwargs need a chat template"
+        raise ConfigError(f"{what}, and the prompts of '{source}' go through none")
+    if unused:
+        names = ", ".join(unused)
+        raise ConfigError(f"the chat template of '{source}' does not use {names}. Leave it out")
+    return chat if wanted else None
 
 
 def prompt_limit(config: RunConfig, described: Any, *, configured: bool = True) -> int | None:

@@ -67,10 +67,8 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None, name: str) -> 
     there = {index: text for text, index in theirs.get_vocab().items()}
     for index in sorted(here):
         if here[index] != there.get(index):
-            mine, other = here[index], there.get(index)
-            return (
-                f"id {index} is {mine!r} in the policy's tokenizer and {other!r} in the teacher's"
-            )
+            texts = f"{here[index]!r} in the policy's tokenizer and {there.get(index)!r} in"
+            return f"id {index} is {texts} the teacher's"
     our_end, other = ours.eos_token_id, theirs.eos_token_id
     if end is None and our_end != other:
         what = (

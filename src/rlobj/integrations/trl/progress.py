@@ -1,7 +1,6 @@
 """What an ObjectiveTrainer remembers between the calls of TRL."""
 
 import json
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,6 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.runs.loss_metrics import MicroBatchResult
-from rlobj.settings.presets import difference
-from rlobj.settings.run_config import settings_of
-
-logger = logging.getLogger(__name__)
 
 STATE_FILE = "rlobj.json"
 """The file in TRL's checkpoints with the objective's state."""
@@ -89,10 +84,10 @@ class Progress:
     window: Window | None = None
     rewards: Tensor | None = None
 
-    def write(self, checkpoint: Path, objective: Objective, record: Any) -> None:
+    def write(self, checkpoint: Path, record: Any) -> None:
         """Write what a resumed run needs, beside the state of its record."""
-        saved = {"state": self.state, "rows": self.rows, "objective": settings_of(objective)}
-        write_whole(checkpoint / STATE_FILE, json.dumps({**saved, "record": record}).encode())
+        saved = {"state": self.state, "rows": self.rows, "record": record}
+        write_whole(checkpoint / STATE_FILE, json.dumps(saved).encode())
 
     def read(self, checkpoint: Path, objective: Objective) -> Any:
         """Continue from what `write` has written; returns the state of the record.
@@ -103,14 +98,11 @@ class Progress:
         path = checkpoint / STATE_FILE
         try:
             saved = json.loads(path.read_text(encoding="utf-8"))
-            state, rows = dict(saved["state"]), int(saved["rows"])
-            saved_objective, record = dict(saved["objective"]), saved["record"]
+            state, rows, record = dict(saved["state"]), int(saved["rows"]), saved["record"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             expected = "resume from a checkpoint of an ObjectiveTrainer"
             raise ConfigError(f"{path} cannot be read ({error}): {expected}") from None
         if others := {*objective.init()} ^ (state.keys() - {"update"}):
             raise ConfigError(f"{path} is of an objective with other controllers: {sorted(others)}")
-        for name, old, new in difference(saved_objective, settings_of(objective)):
-            logger.warning(f"{path}: objective.{name} was {old}; the run goes on with {new}")
         self.state, self.rows = state, rows
         return record

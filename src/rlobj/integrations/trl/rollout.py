@@ -20,16 +20,8 @@ ENTROPY = {"entropy", "old_entropy"}
 """Columns for which the entropy of TRL's own forward passes is kept."""
 
 PASSED = (
-    "pixel_values",
-    "image_grid_thw",
-    "num_images",
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    "token_type_ids",
-    "mm_token_type_ids",
-    "image_position_ids",
+    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes"),
+    *("num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
 )
 """The inputs of a model, besides ids and masks, that TRL's forward pass hands over."""
 
@@ -175,9 +167,7 @@ def decided(rewards: Tensor, names: Sequence[str] | None) -> Tensor:
     if names is not None and partly.any():
         name = names[int(partly.any(0).nonzero()[0])]
         what = f"the reward function '{name}' returned None, and another one a number"
-        raise BatchError(
-            f"{what}: the objective reads each reward by itself, and needs all or none"
-        )
+        raise BatchError(f"{what}: the objective reads each reward, and needs all or none")
     return rewards.masked_fill(partly, 0.0)
 
 

@@ -25,12 +25,8 @@ USUAL: Settings = {field.name: field.default for field in dataclasses.fields(GRP
 """The default of each setting of GRPOConfig."""
 
 _REFUSED = (
-    "use_liger_kernel",
-    "delta",
-    "top_entropy_quantile",
-    "off_policy_mask_threshold",
-    "entropy_coef",
-    "use_adaptive_entropy",
+    *("use_liger_kernel", "delta", "top_entropy_quantile", "off_policy_mask_threshold"),
+    *("entropy_coef", "use_adaptive_entropy"),
 )
 """Terms of TRL's loss that an objective has in its own words."""
 _PROVIDED = ("rewards", "old_logprobs", "entropy", "old_entropy", "turn", "turn_reward")
@@ -145,14 +141,12 @@ def _check_phases(phases: int, settings: Settings) -> None:
     if settings["num_iterations"] % phases:
         given = settings["num_iterations"]
         what = f"the objective has {phases} phases, each one round over the rollout"
-        raise ConfigError(
-            f"{what}: set GRPOConfig(num_iterations={phases}), or a multiple; got {given}"
-        )
+        raise ConfigError(f"{what}: set num_iterations={phases}, or a multiple; got {given}")
     if phases > 1 and (steps or window) % window:
-        raise ConfigError(
-            f"an update would cover two phases: set steps_per_generation={steps} to a multiple of "
-            f"gradient_accumulation_steps={window}"
+        what = (
+            f"steps_per_generation={steps} is no multiple of gradient_accumulation_steps={window}"
         )
+        raise ConfigError(f"{what}: an update would cover two phases")
 
 
 def _mismatch(settings: Settings) -> Mask | Truncate:

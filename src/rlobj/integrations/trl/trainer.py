@@ -163,8 +163,6 @@ class ObjectiveMixin(_Trainer):
         """The inputs of all micro-batches of the next update, sampled where TRL would sample."""
         progress, first, steps = self._progress, self._step, self.args.steps_per_generation
         batches, progress.batches = progress.batches, []
-        if not batches:
-            raise RunError("the training loop did not call get_batch_samples for these inputs")
         inputs, rollouts, rewards = [], [], []
         try:
             for step, batch in enumerate(batches, first):
@@ -189,10 +187,7 @@ class ObjectiveMixin(_Trainer):
                 )
         agree(error, "sampling", self._comm)
         phases, rounds = self.objective.phases, self.num_iterations
-        places = {s // steps % rounds % len(phases) for s in range(first, first + len(inputs))}
-        if len(places) > 1:
-            raise RunError("an update covers two phases of the objective; see num_iterations")
-        return Window(inputs, rollouts, phases[places.pop()], first)
+        return Window(inputs, rollouts, phases[first // steps % rounds % len(phases)], first)
 
     def _plan(self, window: Window) -> None:
         """Observe the rollouts that are new, and plan the update; all processes together."""
@@ -252,8 +247,6 @@ class ObjectiveMixin(_Trainer):
             window = Window([inputs], [], self.objective.replace(split=()))
             window.tables = [self._table(inputs, *scores)]
             window.plan = window.phase.plan(window.tables, self._progress.state, self._comm)
-        elif window is None or window.due is None:
-            raise RunError("a loss is due for which _prepare_inputs was not called")
         elif window.plan is None:  # its only micro-batch: rules and loss share a forward pass
             if self._selection == "current" or "old_per_token_logps" not in inputs:
                 window.scored[id(window.due)] = scores
@@ -346,7 +339,7 @@ class ObjectiveMixin(_Trainer):
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial))
             path = folder / f"checkpoint-{self.state.global_step}"
-            self._progress.write(path, self.objective, record)
+            self._progress.write(path, record)
 
     def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
