@@ -10,7 +10,7 @@ import typer
 from rlobj.reporting.terminal import Screen, importing, show_markdown
 from rlobj_cli.screen import options
 from rlobj_cli.screen.console import calm_libraries
-from rlobj_cli.screen.options import DefaultGroup, setting_layers
+from rlobj_cli.screen.options import DefaultGroup, NamelessCommand, setting_layers
 
 evaluation = typer.Typer(
     name="eval",
@@ -86,7 +86,7 @@ def _loaded() -> tuple[Screen, Any, Any]:
     return console, evaluations, partial(EvaluationProgress, console, results=True)
 
 
-@evaluation.command(DefaultGroup.DEFAULT)
+@evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)
 def evaluate(
     model: Annotated[
         str,

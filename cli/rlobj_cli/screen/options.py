@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from rlobj.settings.layers import Layer
@@ -164,3 +164,18 @@ class DefaultGroup(TyperGroup):
         """Leave the internal name out of usage lines."""
         name, command, rest = super().resolve_command(ctx, args)
         return "" if name == self.DEFAULT else name, command, rest
+
+
+class _NamelessContext(typer.Context):
+    """The context of a command without a name."""
+
+    @property
+    def command_path(self) -> str:
+        """The path as the user types it, without a blank at the end."""
+        return super().command_path.rstrip()
+
+
+class NamelessCommand(TyperCommand):
+    """The class of the command without a name."""
+
+    context_class = _NamelessContext

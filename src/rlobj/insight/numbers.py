@@ -22,10 +22,12 @@ def mean(lines: Sequence[Line], name: str) -> float | None:
 
 
 def listed(steps: Collection[int]) -> str:
-    """Some steps in words: the first and the last, and how many they are if some are left out."""
+    """Some steps in words: their numbers, or of many how many they are, the first and the last."""
     first, last = min(steps), max(steps)
     if len(steps) == last - first + 1:
         return f"steps {first} to {last}" if first < last else f"step {first}"
+    if len(steps) < 9:
+        return f"steps {', '.join(map(str, sorted(steps)))}"
     return f"{len(steps)} steps from {first} to {last}"
 
 
