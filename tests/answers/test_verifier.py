@@ -222,8 +222,8 @@ def test_close_ends_all_processes():
         process_ids = verifier.process_ids
         assert len(process_ids) == 2
     assert not any(map(alive, process_ids))
-    with pytest.raises(RunError, match="not open"):
-        verifier.verify(r"\boxed{1}", "2")
+    with pytest.raises(RunError, match="are closed"):
+        verifier.verify(*hard(1))
 
 
 @pytest.mark.slow

@@ -137,7 +137,6 @@ def test_two_runs_of_a_program_are_equal():
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
-        ("while True: print('x' * 1000)", "printed more than 1,048,576 bytes"),
         ("while True: pass", "did not end within 0.7 seconds"),
         (
             "import os, time\nfor _ in range(100):\n    if os.fork() == 0: time.sleep(60)\n"

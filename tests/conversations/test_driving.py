@@ -243,17 +243,14 @@ def test_too_many_failures_stop_the_run(model, monkeypatch):
         hold(model, Fails)
 
 
-def test_a_long_observation_is_cut_as_that_of_a_tool(model, caplog):
+def test_a_long_observation_is_cut_as_that_of_a_tool(model):
     class Floods(Echo):
         def step(self, messages: Any) -> Turn:
             return Turn("1" * 2_000_000 + "2" * 2_000_000)
 
-    with caplog.at_level(logging.WARNING):
-        samples = hold(model, Floods, context=100, max_output=20)
+    samples = hold(model, Floods, context=100, max_output=20)
     heard = [turn.observation for s in samples for turn in s.turns if turn.observation]
     assert set(heard) <= {"1111111111\n[3,999,980 characters were left out]\n2222222222"}
-    text = "Floods.step returned more than environment.max_output=20 characters"
-    assert caplog.text.count(text) == 1
 
 
 class Odd(Echo):

@@ -172,5 +172,5 @@ class TestInstalled:
         assert "<answer>" in prompt
 
     def test_a_problem_of_another_source_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="grades no other"):
+        with pytest.raises(ConfigError, match="reasoning-gym alone"):
             grade("", replace(load("countdown", size=1)[0], extra={}))

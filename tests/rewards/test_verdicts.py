@@ -14,7 +14,6 @@ from custom_rewards import graded, opened, problems
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.rewards import Reward
-from rlobj.settings.building import compose
 from rlobj.settings.run_config import RunConfig
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
@@ -110,8 +109,8 @@ def test_the_call_before_the_run_shows_the_form() -> None:
 # Kinds, and several rewards.
 
 
-def several(*rewards: Any, correct: str | None = None) -> Reward:
-    return RunConfig(rewards={"kind": "several", "of": rewards, "correct": correct}).rewards
+def several(*rewards: Any) -> Reward:
+    return RunConfig(rewards={"kind": "several", "of": rewards}).rewards
 
 
 NUMBER = {"name": "number", "kind": "custom", "target": "x:y"}
@@ -124,39 +123,23 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("rewards", "correct", "expected"),
+    ("rewards", "expected"),
     [
-        ([NUMBER, FIRST, LAST], None, [True, False]),
-        ([NUMBER, LAST, FIRST], None, [False, True]),
-        ([NUMBER, FIRST, LAST], "last", [False, True]),
-        ([NUMBER, {**NUMBER, "name": "first", "target": "x:z"}], None, [None, None]),
+        ([NUMBER, FIRST, LAST], [True, False]),
+        ([NUMBER, LAST, FIRST], [False, True]),
+        ([NUMBER, {**NUMBER, "name": "first", "target": "x:z"}], [None, None]),
     ],
 )
-def test_the_first_of_several_rewards_that_says_what_is_right_decides_or_the_named_one(
-    rewards: list[Any], correct: str | None, expected: list[bool | None]
+def test_the_first_of_several_rewards_that_says_what_is_right_decides(
+    rewards: list[Any], expected: list[bool | None]
 ) -> None:
     functions = FUNCTIONS if expected[0] is not None else dict.fromkeys(FUNCTIONS, tidy)
-    with several(*rewards, correct=correct).open(functions) as grader:
+    with several(*rewards).open(functions) as grader:
         grader.check(problems("x"))
         grades = grader.score(["ab", "x"], problems("x", "x"))
     assert grader.says_right is (expected[0] is not None)
     assert [each.correct for each in grades] == expected
     assert not any(each.undecided for each in grades)
-
-
-def test_a_named_reward_that_does_not_say_what_is_right_is_refused() -> None:
-    grader = several(NUMBER, LAST, correct="number").open(FUNCTIONS)
-    with pytest.raises(ConfigError, match=r'correct is number, which .* \{"reward": 0.2, "c'):
-        grader.check(problems("x"))
-    with grader:  # also without the check, nothing else decides
-        assert [each.correct for each in grader.score(["x"], problems("x"))] == [None]
-
-
-@pytest.mark.parametrize("name", ["lost", "overlong", ""])
-def test_a_name_that_no_reward_has_is_refused_with_the_nearest_one(name: str) -> None:
-    rewards = {"kind": "several", "of": [LAST], "overlong": {"cache": 0.2}, "correct": name}
-    with pytest.raises(ConfigError, match=r"rewards.correct \(from x\): no reward .* Known: last"):
-        compose("grpo", [("x", {"rewards": rewards})])
 
 
 # Dynamic sampling.

@@ -21,7 +21,6 @@ from typing import Any, Self
 from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence, decide, may_take_long
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.version import DEADLINE, MEMORY_GIB, verifier_version
-from rlobj.base.errors import RunError
 from rlobj.workers.pool import Pool
 
 _CACHE_SIZE = 100_000
@@ -88,12 +87,10 @@ class MathVerifier:
             processor_seconds=deadline,
             recycle_after=recycle_after,
         )
-        self._open = False
         self._lock = threading.Lock()
         self._asked: dict[tuple[str, str], Future[_Decision]] = {}
 
     def __enter__(self) -> Self:
-        self._open = True
         self._asked.clear()
         self._pool.start()
         return self
@@ -103,7 +100,6 @@ class MathVerifier:
 
     def close(self) -> None:
         """End the workers. Comparisons in progress raise RunError."""
-        self._open = False
         self._pool.close()
 
     @property
@@ -119,7 +115,7 @@ class MathVerifier:
             gold: the gold answer in LaTeX, or a number; `$...$` and `\\boxed{...}` are removed.
 
         Raises:
-            RunError: the verifier is not open.
+            RunError: the verifier is closed.
             ConfigError: math-verify cannot be loaded.
         """
         return self.verify_many([(response, gold)])[0]
@@ -140,13 +136,12 @@ class MathVerifier:
         """Return whether a final answer, already extracted, equals `gold`.
 
         Raises:
-            RunError: the verifier is not open.
+            RunError: the verifier is closed.
             ConfigError: math-verify cannot be loaded.
         """
         return self._verdicts([(_unwrapped(answer) or None, _unwrapped(gold))])[0]
 
     def _verdicts(self, questions: list[tuple[str | None, str]]) -> list[Verdict]:
-        self._require_open()
         verdicts = {
             question: _timed(self._decide_here, question) for question in dict.fromkeys(questions)
         }
@@ -172,10 +167,6 @@ class MathVerifier:
             return None
         return None if decision == (None, NOT_SETTLED) else decision
 
-    def _require_open(self) -> None:
-        if not self._open:
-            raise RunError("The verifier is not open. Use it as: with MathVerifier() as verifier:")
-
     def _ask_once(self, answer: str, gold: str) -> _Decision:
         """Ask a worker, unless the same was asked before or another thread is asking it.
 
@@ -191,7 +182,6 @@ class MathVerifier:
             correct = None
             try:
                 with self._pool.worker() as worker:
-                    self._require_open()  # it may have been closed during the wait
                     correct, reason = worker.judge((gold, answer), (gold, None))
                 future.set_result((correct, reason))
             except BaseException as error:

@@ -34,8 +34,5 @@ def verifier_version(
     for file in sorted(file for pattern in sources for file in folder.glob(pattern)):
         digest.update(f"{file.name}\n{file.read_text(encoding='utf-8')}".encode())
     for package in PACKAGES:
-        try:
-            digest.update(f"{package}=={metadata.version(package)}\n".encode())
-        except metadata.PackageNotFoundError:
-            continue
+        digest.update(f"{package}=={metadata.version(package)}\n".encode())
     return digest.hexdigest()[:10]

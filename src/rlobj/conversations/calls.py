@@ -15,7 +15,7 @@ from typing import Any
 from jsonschema import Draft4Validator, Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 
-from rlobj.base.errors import ConfigError, Setting, nearest
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.files import parse_json
 from rlobj.base.showing import shown
 from rlobj.conversations.rendering import Rendering
@@ -56,10 +56,8 @@ class CallReader:
         if calls not in formats:
             raise ConfigError(
                 f"environment.calls={calls}, but the tokenizer of '{self._tokenizer.name_or_path}' "
-                "has no response_template, and its chat template shows no such calls. Use ",
-                Setting("environment.calls", "hermes"),
-                " or ",
-                Setting("environment.calls", "llama3"),
+                "has no response_template, and its chat template shows no such calls. Use "
+                "environment.calls=hermes or environment.calls=llama3"
             )
         self.format = calls
         self._find = formats[calls]

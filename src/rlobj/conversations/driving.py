@@ -17,7 +17,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from rlobj.base.errors import RunError
 from rlobj.conversations.calls import CallReader
@@ -198,7 +198,7 @@ class Conversations:
         try:
             work.result()
         except BaseExceptionGroup as failed:
-            raise _first(failed) from None
+            raise failed.exceptions[0] from None
         return [[response for response in group if response is not None] for group in groups]
 
     def _arrived(self, request: Request, sample: Response) -> None:
@@ -237,7 +237,11 @@ class Conversations:
 
     async def _opening(self, environment: Environment, problem: Problem) -> _Spoken:
         """A conversation that an environment begins; the errors are those of `_begun`."""
-        said = await self._reset(environment, problem)
+        name, on = f"{name_of(environment)}.reset", f" on problem {problem.id!r}"
+        with _stopping():
+            deadline = self.settings.deadline
+            said = await asked(environment, "reset", problem, deadline=deadline, on=on)
+        said = checked_opening(said, name)
         prompt = [{"role": "user", "content": self._text(problem)}]
         messages = prompt if said is None else [*said]
         ids = self._rendering.opening(messages, trusted=said is None)
@@ -263,18 +267,6 @@ class Conversations:
 
         for problem in sorted(problems, key=lambda problem: -len(self._text(problem)))[:1]:
             asyncio.run_coroutine_threadsafe(begin(problem), self._running()).result()
-
-    async def _reset(self, environment: Environment, problem: Problem) -> list[Message] | None:
-        """The messages with which an environment begins.
-
-        Raises:
-            RunError: it failed, or returned something else.
-        """
-        name, on = f"{name_of(environment)}.reset", f" on problem {problem.id!r}"
-        with _stopping():
-            deadline = self.settings.deadline
-            said = await asked(environment, "reset", problem, deadline=deadline, on=on)
-        return checked_opening(said, name)
 
     async def _drawn(
         self, call: _Call, spoken: _Spoken, place: _Place
@@ -322,7 +314,7 @@ class Conversations:
                     environment.conversation_seed = seed
                 said = await self._counted(environment, method, copy.deepcopy(spoken.messages))
                 answer = checked_turn(said, f"{name}.step")
-                answer = answer if answer.done else self._short(environment, answer)
+                answer = answer if answer.done else self._short(answer)
                 turn = self._heard(spoken, turn, answer, sample, left)
             method = "reward_at_limit"
             if turn.end in LIMITS and hasattr(environment, method):
@@ -332,15 +324,13 @@ class Conversations:
         except NoReply as failed:
             return replace(turn, uses=(*turn.uses, ToolUse(method, failed.reason)), end="broken")
 
-    def _short(self, environment: Environment, answer: Turn) -> Turn:
+    def _short(self, answer: Turn) -> Turn:
         """The answer with at most `max_output` characters in each message."""
-        heard: list[Any] = [*answer.observation]
         most = self.settings.max_output
-        short = [{**each, "content": limited_text(each["content"], most)} for each in heard]
-        if short != heard:
-            name = f"{name_of(environment)}.step"
-            text = f"{name} returned more than environment.max_output={most:,} characters: the "
-            self._failures.warn(text + "middle is left out", "long")
+        short = [
+            {**each, "content": limited_text(each["content"], most)}
+            for each in cast("Sequence[Message]", answer.observation)
+        ]
         return replace(answer, observation=short)
 
     def _heard(
@@ -416,9 +406,3 @@ class _Call:
 def _settle(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
         future.set_result(result)
-
-
-def _first(failed: BaseExceptionGroup[Any]) -> BaseException:
-    """The first error in a group of errors."""
-    first = failed.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

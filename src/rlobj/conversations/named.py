@@ -39,7 +39,6 @@ from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Failure, Fork, NoReply
 
 _THREADS = DaemonThreads()
-_ERRORS = {error.__name__: error for error in (ConfigError, RunError)}
 
 
 class NamedEnvironments:
@@ -67,12 +66,8 @@ class NamedEnvironments:
         arguments = {"target": target, "settings": settings}
         process = f"{__name__}:_EnvironmentProcess"
         self._pool = Pool(1, process, arguments, start_seconds=math.inf)
-        try:
-            with reported(ConfigError, f"target {target!r}", NoReply):
-                first = self()
-        except BaseException:
-            self.close()
-            raise
+        with reported(ConfigError, f"target {target!r}", NoReply):
+            first = self()
         self.schemas = first.schemas
         first.end()
 
@@ -150,8 +145,8 @@ class NamedEnvironment(Adapter):
             late = failed.reason == Failure.TIMEOUT
             text = late_text(self._deadline, on) if late else f"{failed}{on}"
             raise NoReply(failed.reason, f"{name} {text}") from failed
-        if kind in _ERRORS:
-            raise _ERRORS[kind](value)
+        if kind == "nonsense":
+            raise RunError(value)
         if kind:
             raise NoReply(kind, value)
         return value
@@ -178,7 +173,7 @@ class _EnvironmentProcess:
         except NoReply as failed:
             return failed.reason, str(failed)
         except (ConfigError, RunError) as error:
-            return type(error).__name__, str(error)
+            return "nonsense", str(error)
 
     async def _made(self) -> tuple[str, Sequence[dict[str, Any]]]:
         with suppress(OSError):  # a system without /proc

@@ -77,7 +77,6 @@ class ToolPool:
             if name in self._tools:
                 raise ConfigError(f"two tools have the name {name!r}. Give one another name")
             self._tools[name] = f"{box.__name__}:{tool}" if tool in BOX else tool
-        self._schemas: list[dict[str, Any]] | None = None
         self._named = {name: tool for name, tool in self._tools.items() if isinstance(tool, str)}
         self._pool = self._opened(settings.workers)
 
@@ -97,22 +96,20 @@ class ToolPool:
             ConfigError: a tool cannot be imported, has no docstring, or not all of its arguments
                 have a type and a description.
         """
-        if self._schemas is None:
-            schemas = dict[str, Any]()
-            if not BOX.keys() >= self._named.keys():
-                [worker] = self._opened(1, describe=True).workers
-                what = f"the import of the tools {', '.join(self._named)}"
-                try:
-                    with reported(ConfigError, what, NoReply):
-                        worker.ready()
-                    schemas = worker.opening
-                finally:
-                    worker.kill()
-            self._schemas = [
-                schemas.get(name) or schema_of(BOX.get(name, tool), name)
-                for name, tool in self._tools.items()
-            ]
-        return self._schemas
+        schemas = dict[str, Any]()
+        if not BOX.keys() >= self._named.keys():
+            [worker] = self._opened(1, describe=True).workers
+            what = f"the import of the tools {', '.join(self._named)}"
+            try:
+                with reported(ConfigError, what, NoReply):
+                    worker.ready()
+                schemas = worker.opening
+            finally:
+                worker.kill()
+        return [
+            schemas.get(name) or schema_of(BOX.get(name, tool), name)
+            for name, tool in self._tools.items()
+        ]
 
     async def call(self, name: str, arguments: Mapping[str, Any], seed: int = 0) -> ToolResult:
         """Call a tool.

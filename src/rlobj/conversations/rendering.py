@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.errors import ConfigError
 from rlobj.base.showing import shown
 from rlobj.conversations.environment import Message
 from rlobj.data.prompts import Chat, checked_prompt, with_bos
@@ -200,12 +200,11 @@ class Rendering:
                 self._refuse(f"writes another text after {shown(turn)} than after other turns")
 
     def _refuse(self, reason: str) -> NoReturn:
-        hermes = (" and ", Setting("environment.calls", "hermes")) if self.tools else ()
+        hermes = " and environment.calls=hermes" if self.tools else ""
         raise ConfigError(
             f"the chat template of '{self.tokenizer.name_or_path}' {reason}. Use another model, "
-            "change chat_template.jinja in the folder of this one, or use ",
-            Setting("model.chat_template", False),
-            *hermes,
+            "change chat_template.jinja in the folder of this one, or use "
+            f"model.chat_template=false{hermes}"
         )
 
 

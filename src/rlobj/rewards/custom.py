@@ -188,8 +188,7 @@ class _CustomGrader(Grader):
                 arguments = "responses, answers" if self.batched else "response, answer"
                 raise ConfigError(
                     f"{self._failure(outcome, call)}\nIt was called before the run, with the "
-                    "answer of the first problem as the response. Expected: "
-                    f"def f({arguments}, **columns), with the columns of a problem by name"
+                    f"answer of the first problem. Expected: def f({arguments}, **columns)"
                 )
             self._says_right = any(right is not None for _, right, *_ in outcome.grades)
 
@@ -243,8 +242,7 @@ class _CustomGrader(Grader):
             what = f"Reward {self._name} did not return within {self._deadline:g} seconds on {on}"
         elif outcome.reason == Failure.CRASH:
             what = f"Reward {self._name} {outcome.text} on {on}"
-        place = f"{outcome.place}\n  response: {shown(call.responses[0])}"
-        return what + place
+        return f"{what}{outcome.place}\n  response: {shown(call.responses[0])}"
 
 
 def _call(responses: Sequence[str], problems: Sequence[Problem]) -> Call:

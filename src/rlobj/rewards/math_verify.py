@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from rlobj.base.errors import MissingExtra
 from rlobj.rewards.kinds import Graded, Grader, Reward, best
 from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Worker
@@ -34,13 +32,7 @@ class MathVerify(Reward):
     """processes that grade responses; default: one per core, at most 8"""
 
     def open(self) -> Grader:
-        """Return a grader with `workers` processes, which start when they are first needed.
-
-        Raises:
-            MissingExtra: math-verify is not installed.
-        """
-        if find_spec("math_verify") is None:
-            raise MissingExtra("math-verify", "", "The reward math_verify")
+        """Return a grader with `workers` processes, which start when they are first needed."""
         return _MathVerifyGrader(self.deadline, self.workers)
 
 

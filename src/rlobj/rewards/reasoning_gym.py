@@ -40,12 +40,8 @@ class _GymGrader(FunctionGrader):
         self._pool = Pool(1, target, memory=memory, processor_seconds=deadline)
 
     def check(self, problems: Sequence[Problem]) -> None:
-        for problem in problems:
-            if "reasoning_gym" not in problem.extra:
-                raise ConfigError(
-                    f"Problem {problem.id!r} is not of reasoning-gym, and the reward reasoning_gym "
-                    "grades no other; use data.source=reasoning-gym:NAME, or another reward."
-                )
+        if not all("reasoning_gym" in problem.extra for problem in problems):
+            raise ConfigError("the reward reasoning_gym grades problems of reasoning-gym alone")
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from rlobj.base.errors import ConfigError, RunError, nearest
+from rlobj.base.errors import RunError
 from rlobj.base.validation import InvalidFields
 from rlobj.rewards.custom import function_grader
-from rlobj.rewards.functions import MAPPING, ColumnValue
+from rlobj.rewards.functions import ColumnValue
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
 
 if TYPE_CHECKING:
@@ -30,14 +30,13 @@ OVERLONG = "overlong"
 class Several(Reward):
     """Σ of several rewards with weights; `rewards: [...]` is short for it.
 
-    A response is undecided if any of its rewards is. The length penalty is one more reward, with
+    A response is undecided if any of its rewards is. The first reward that says what is right
+    decides that. The length penalty is one more reward, with
     the name `overlong` and weight 1.
     """
 
     of: tuple[RewardConfig, ...]
     """a list of {name, weight, kind, ...}"""
-    correct: str | None = None
-    """name of the reward that says what is right; null = the first in the list that does"""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -49,10 +48,6 @@ class Several(Reward):
             if reward.overlong:
                 text = "belongs beside the list: {kind: several, of: [...], overlong: ...}"
                 problems.append((f"of.{i}.overlong", text))
-        names = [reward.name for reward in self.of if reward.name]
-        if self.correct not in (None, *names):
-            text = f"no reward '{self.correct}'.{nearest(self.correct, names)}"
-            problems.append(("correct", text))
         if problems:
             raise InvalidFields(problems)
         return self
@@ -89,8 +84,6 @@ class Several(Reward):
 class _SeveralGrader(Grader):
     def __init__(self, settings: Several, graders: Sequence[Grader]) -> None:
         self._of, self._graders = settings.of, graders
-        self._correct, pairs = settings.correct, enumerate(zip(settings.of, graders, strict=True))
-        self._able = [(i, one) for i, (of, one) in pairs if self._correct in (None, of.name)]
         self.batched = any(grader.batched for grader in graders)
 
     def __enter__(self) -> Self:
@@ -105,15 +98,10 @@ class _SeveralGrader(Grader):
     def check(self, problems: Sequence[Problem]) -> None:
         for grader in self._graders:
             grader.check(problems)
-        if self._correct and not self.says_right:
-            raise ConfigError(
-                f"rewards.correct is {self._correct}, which does not say what is right: its "
-                f"function has to return mappings such as {MAPPING}"
-            )
 
     @property
     def says_right(self) -> bool:
-        return any(grader.says_right for _, grader in self._able)
+        return any(grader.says_right for grader in self._graders)
 
     def score(self, responses: Sequence[str], problems: Sequence[Problem]) -> list[Graded]:
         """Grade each response by all rewards."""
@@ -123,7 +111,7 @@ class _SeveralGrader(Grader):
     def _joined(self, parts: Sequence[Graded]) -> Graded:
         rewards = tuple(part.reward for part in parts)
         total = sum(of.weight * reward for of, reward in zip(self._of, rewards, strict=True))
-        place = next((i for i, grader in self._able if grader.says_right), None)
+        place = next((i for i, grader in enumerate(self._graders) if grader.says_right), None)
         columns = dict[str, ColumnValue]()
         for of, part in zip(self._of, parts, strict=True):
             if taken := sorted(columns.keys() & part.columns.keys()):

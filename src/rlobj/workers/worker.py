@@ -238,8 +238,8 @@ class Worker(_Answering):
             self.ready()
         except NoReply as error:
             raise RunError(
-                f"The worker process of a reward {error} at its start. Its memory limit is "
-                f"{self._memory} bytes; MathVerifier(memory_gib=...) raises it."
+                f"The worker process of a reward {error} at its start, with a limit of "
+                f"{self._memory} bytes of memory"
             ) from error
         spent = False
         try:
