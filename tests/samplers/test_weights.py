@@ -265,3 +265,13 @@ def test_every_rank_takes_all_weights_whatever_its_sampler_does(count, error):
     with pytest.raises(ValueError, match="of the sampler"):
         synchronizer.push(1)
     assert taken == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("exact", "words"),
+    [(True, "as received and as the engine computes with"), (False, "as received")],
+)
+def test_the_checks_that_an_engine_allows_are_said(exact, words):
+    synchronizer = Synchronizer(Engine(), lambda: [("w", torch.ones(2))], exact=exact)
+    synchronizer.push(0)
+    assert synchronizer.checks == f"weights compared {words}"

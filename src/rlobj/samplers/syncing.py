@@ -31,6 +31,9 @@ class Synchronizer:
         weights: returns the policy's weights of this moment; every rank iterates over all of them.
         exact: the sampler computes with exactly the weights that it received; else only what
             arrives is compared.
+
+    Attributes:
+        checks: what is compared with what was sent, in words.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Synchronizer:
         self._pushes = 0
         self._in_parts = exact
         self._ordered: set[str] = set()
+        self.checks = "nothing was sent"
 
     def push(self, version: int) -> None:
         """Give the sampler the policy's weights.
@@ -87,8 +91,13 @@ class Synchronizer:
         Returns:
             Whether all of it has the order in which it was sent.
         """
-        compare(self._sent.digests, self._version, self._sampler.received())
+        received = self._sampler.received()
+        compare(self._sent.digests, self._version, received)
         live = self._sampler.live(part) if self._exact else None
+        also = "" if live is None else " and as the engine computes with"
+        self.checks = f"weights compared as received{also}"
+        if received.digests is None:
+            self.checks = "the sampler draws with the policy's own weights"
         if live is None:
             return False
         before = self._ordered

@@ -187,8 +187,10 @@ class Trainer:
         for doubt in doubts(config):
             logger.warning(doubt)
         self.sync()
+        when = "the first" if config.sampling.async_depth else "every"
+        checks = f"{self.synchronizer.checks}; samples compared with the policy in {when} step"
         for callback in self.callbacks:
-            callback.started(facts)
+            callback.started({**facts, "checks": checks})
         evaluated = self.comm.broadcast(bool(self.run.lines()))
         if self.learner.steps == 0 and config.evaluation.every and not evaluated:
             self.metrics = {"step": 0}
