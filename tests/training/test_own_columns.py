@@ -33,7 +33,7 @@ def good(response, answer, **row): return len(response)
 def many(response, answer, **_): return {"reward": 1, "correct": True, "columns": {"x": [1.0] * 9}}
 def wrong(response, answer, **row): return {"reward": 1.0, "columns": {"x": float("nan")}}
 def none(response, answer, **row): return {"reward": 1.0, "columns": {}}
-def text(response, answer, **row): return {"reward": 1.0, "columns": {"x": "0.5"}}
+def text(response, answer, **row): return {"reward": 1.0, "columns": {"x": "half"}}
 def drawn(tokens, answer, hard, **row): return [random.random() + (x == answer) for x in tokens]
 def one(tokens, answer, **row): return len(tokens)
 def fails(tokens, answer, **row): return tokens[0] + 1
@@ -141,7 +141,7 @@ def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row)
         ("reward", ["many"], r"many returned as the column 'x' 9 values, \[1.* each of \d tokens?"),
         ("reward", ["wrong"], "mine.py:wrong returned as .* 1 value, nan, on problem '"),
         ("reward", ["none"], "mine.py:none returned as .* 'x' 1 value, None, .*Expected a finite"),
-        ("reward", ["text"], "mine.py:text returned .* expected numbers by name"),
+        ("reward", ["text"], "mine.py:text returned .* columns are numbers by name"),
         ("reward", ["large"], r"mine.py:large returned .* whole ones of at most 2\^53"),
         ("mine.py:large_of_tokens", ["good"], "-9007199254740993 is a whole number above"),
         ("reward", ["many", "many"], "Reward b: one before it returns 'x' as well"),
