@@ -21,7 +21,6 @@ from rlobj.runs.configuration import read_settings
 from rlobj.settings.building import compose
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import RunConfig
-from rlobj.sizing.accelerate_launch import read_launch
 from rlobj.sizing.choosing import (
     choose_settings,
     held_out_share,
@@ -46,7 +45,7 @@ def named(**sections: Any) -> RunConfig:
 
 
 def chosen(config: RunConfig, cards: Cards | None = None, **more: Any) -> dict[str, Any]:
-    made = choose_settings(config, EIGHT, cards, read_launch(more.pop("environment", {})), **more)
+    made = choose_settings(config, EIGHT, cards, **more)
     return {each.setting: each.value for each in made}
 
 
@@ -75,7 +74,6 @@ def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
     assert list(chosen(config, cards).values()) == [
         "transformers",
         "ddp",
-        None,
         False,
         16384,
         0.5,
@@ -86,7 +84,7 @@ def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
 def test_a_model_whose_size_cannot_be_read_gets_the_values_of_a_cpu_and_says_why(vllm, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "of-nobody"}')
     model = {"name": str(tmp_path), "trust_remote_code": True}
-    hardware = Hardware(ProcessGroup(), Cards(8, 80 * GIB), read_launch({}))
+    hardware = Hardware(ProcessGroup(), Cards(8, 80 * GIB))
     asked = RunRequest(named(model=model, evaluation={"every": 0}), tmp_path)
     run = resolve(asked, hardware)
     training = run.config.training
@@ -94,14 +92,13 @@ def test_a_model_whose_size_cannot_be_read_gets_the_values_of_a_cpu_and_says_why
     reason = f"cannot read the config.json of {tmp_path}: ValueError: "
     said = [line for line in run.chosen.splitlines() if reason in line]
     assert {line.partition("=")[0] for line in said} == {
-        *("training.strategy", "training.offload"),
-        *("training.gradient_checkpointing", "training.micro_batch_tokens"),
+        *("training.strategy", "training.gradient_checkpointing", "training.micro_batch_tokens"),
     }
     config = named(training={"strategy": "fsdp2", "micro_batch_tokens": 4096})
     assert "training.strategy" not in explained(choose_settings(config, None, Cards(8, 80)))
 
 
-def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
+def test_the_slow_engine_says_why(monkeypatch):
     def missing():
         raise MissingExtra("vllm", "vllm", "sampling with vLLM")
 
@@ -110,65 +107,8 @@ def test_the_slow_engine_says_why_and_how_slow(monkeypatch):
     text = explained(choose_settings(named(), EIGHT, cards))
     assert "sampling.engine=transformers: sampling with vLLM needs" in text
     assert "pip install 'rlobj[vllm]'" in text
-    # 256 x 8 responses of 15,360 tokens over 8 processes, 8 at a time, 25 ms a token
-    assert "up to 491,520 forward passes in a row, 3.4 hours at 25 ms each" in text
     ahead = named(sampling={"async_depth": 1}, objective={"mismatch": {"kind": "truncate"}})
     assert "sampling.engine=vllm-server" in explained(choose_settings(ahead, EIGHT, cards))
-
-
-LAUNCH = {"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "2"}
-DEEPSPEED = {**LAUNCH, "ACCELERATE_USE_DEEPSPEED": "true"}
-FSDP = {**LAUNCH, "ACCELERATE_USE_FSDP": "true"}
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"WORLD_SIZE": "2"}, {"model.dtype": "auto", "training.strategy": "ddp"}),
-        (LAUNCH, {"model.dtype": "float32", "training.strategy": "ddp"}),
-        ({**LAUNCH, "ACCELERATE_MIXED_PRECISION": "bf16"}, {"model.dtype": "bfloat16"}),
-        ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, {"training.strategy": "zero3"}),
-        ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "0"}, {"training.strategy": "ddp"}),
-        (DEEPSPEED, {"training.strategy": "zero2", "training.offload": None}),
-        (
-            {**DEEPSPEED, "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"},
-            {"training.offload": "cpu"},
-        ),
-        (FSDP, {"training.strategy": "fsdp2", "training.gradient_checkpointing": False}),
-        (
-            {**FSDP, "FSDP_ACTIVATION_CHECKPOINTING": "true"},
-            {"training.gradient_checkpointing": True},
-        ),
-    ],
-)
-def test_options_of_accelerate_launch_are_settings(environment, expected):
-    config = settled(named(), choose_settings(named(), None, None, read_launch(environment)))
-    own = named(training={"strategy": "zero2"}, model={"dtype": "bfloat16"})
-    kept = settled(own, choose_settings(own, None, None, read_launch(environment)))
-    for name, value in expected.items():
-        section, _, field = name.partition(".")
-        assert getattr(getattr(config, section), field) == value
-    assert (kept.training.strategy, kept.model.dtype) == ("zero2", "bfloat16")
-
-
-def test_a_deepspeed_file_is_read(tmp_path):
-    file = tmp_path / "ds.json"
-    environment = {**DEEPSPEED, "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file)}
-    zero = {"stage": 2, "overlap_comm": True, "reduce_bucket_size": "auto"}
-    file.write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
-    hardware = Hardware(ProcessGroup(), None, read_launch(environment))
-    run = resolve(RunRequest(named(evaluation={"every": 0}), tmp_path), hardware)
-    found = {choice.setting: choice.value for choice in run.choices}
-    assert (found["training.strategy"], found["model.dtype"]) == ("zero2", "bfloat16")
-    for text in ("{", "[]"):
-        file.write_text(text)
-        with pytest.raises(ConfigError, match=r"file .*ds\.json, which cannot be read"):
-            chosen(named(), environment=environment)
-    file.write_text("{}")
-    assert chosen(named(), environment=environment)["training.strategy"] == "ddp"
-    file.write_text(json.dumps({"zero_optimization": {"stage": 5}}))
-    with pytest.raises(ConfigError, match="ZeRO stage 5; expected 0, 2 or 3"):
-        chosen(named(), environment=environment)
 
 
 def write_problems(folder: Path, count: int, name: str = "problems.jsonl") -> Path:
@@ -237,8 +177,7 @@ def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
     assert "auto" not in [flat[name] for name in (*SETTINGS, "data.test_fraction")]
     stored["training"]["micro_batch_tokens"] = 4096  # as a larger GPU has chosen
     (run / "config.resolved.yaml").write_text(dump_yaml(stored))
-    auto = {"training.micro_batch_tokens": "auto", "training.offload": "auto"}
-    rlobj.resume(run, settings={"training.steps": 2, **auto})
+    rlobj.resume(run, settings={"training.steps": 2, "training.micro_batch_tokens": "auto"})
     again = read_settings(run)
     assert again["training"] == {**stored["training"], "steps": 2}
     assert again["data"] == stored["data"]

@@ -195,15 +195,15 @@ def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
 
 
 @pytest.mark.deepspeed
-def test_ranks_of_accelerate_agree_on_the_folder_and_its_strategy(policy, tmp_path):
+def test_ranks_of_accelerate_agree_on_the_folder_and_have_the_strategy(policy, tmp_path):
     """One prompt a step: the second rank never has anything to do.
 
     tests/training/test_parallel.py starts torchrun, whose variables most tests of this file set.
     """
     file = write_config(config_of(policy), tmp_path / "run.yaml")
-    started = ["accelerate.commands.launch", "--use_deepspeed", "--zero_stage=3"]
-    started += ["--num_processes=2", f"--main_process_port={free_port()}", "-m", "rlobj_cli"]
-    started += ["train", "--config", str(file)]
+    started = ["accelerate.commands.launch", "--use_deepspeed", "--num_processes=2"]
+    started += [f"--main_process_port={free_port()}", "-m", "rlobj_cli"]
+    started += ["train", "--config", str(file), "--strategy=zero3"]
     less = ["sampling.prompts_per_step=1", "training.updates_per_step=1", "training.steps=2"]
     done = forked.run(["-m", *started, *(f"--set={each}" for each in less)], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,7 @@
-"""The table of an estimate, with tokens, hours and disk space below it. Imports torch."""
+"""The table of an estimate, with tokens and hours below it. Imports torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,18 +9,17 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import Message
 from rlobj.base.memory import physical_memory
 from rlobj.models.checking import check_model
 from rlobj.reporting.terminal import facts_grid, say, table
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
-from rlobj.sizing.fitting import Choice, choose, ways
+from rlobj.sizing.fitting import Choice, choose
 from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
 from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
 from rlobj.sizing.workload import DECODING, USED, Work, work
-from rlobj_cli.screen.console import plain_value, typed
+from rlobj_cli.screen.console import plain_value
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Estimated:
         ranks: number of processes.
         memory: of a process.
         cards: the GPUs; None = this machine's CPU.
-        work: tokens, hours and disk space.
-        ways: changes with which the run fits, if it does not.
+        work: tokens and hours.
         choices: the settings that were open.
     """
 
@@ -46,7 +44,6 @@ class Estimated:
     memory: Memory
     cards: Cards | None
     work: Work
-    ways: Sequence[tuple[Message, Memory]]
     choices: Sequence[Choice]
 
     def json(self) -> str:
@@ -72,8 +69,7 @@ def estimated(
     strategy = config.training.strategy
     memory = estimate_memory(config, size, strategy, ranks, None if cards is None else cards.bytes)
     done = work(config, size, memory, cards)
-    fitting = () if cards is None or memory.fits else ways(config, size, strategy, cards)
-    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
+    return Estimated(config, size, strategy, ranks, memory, cards, done, choices)
 
 
 def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
@@ -98,7 +94,7 @@ def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
 
 
 def show_estimate(console: Console, estimate: Estimated) -> None:
-    """Print the memory of a process by part and phase; below it tokens, hours, disk, choices."""
+    """Print the memory of a process by part and phase; below it tokens, hours, choices."""
     memory, cards = estimate.memory, estimate.cards
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
     batch = micro_batch(estimate.config, estimate.size, estimate.ranks, memory.card)
@@ -114,20 +110,15 @@ def show_estimate(console: Console, estimate: Estimated) -> None:
         most, room = (1 - MARGIN) * cards.bytes, f"the GPU, less {MARGIN:.0%} for CUDA and NCCL"
     shown.add_row(room, *[f"{most / unit:.1f}"] * 4)
     console.print("", shown, sep="\n")
-    if cards is None and max(memory.needed) > most:
-        text = "It needs more than that. Use a smaller training.micro_batch_tokens or model."
-        say(console, Text(text, style="red"))
+    if max(memory.needed) > most or not memory.has_room:
+        text = "It does not fit. Use a smaller training.micro_batch_tokens, sampling.batch_tokens "
+        say(console, Text(f"{text}or model, model.lora.rank=16, or more GPUs", style="red"))
     console.print(facts_grid(_facts(estimate)), "", sep="\n")
 
 
 def _facts(estimate: Estimated) -> dict[str, str]:
-    """Model, tokens, hours and disk space in words, with what they assume."""
+    """Model, tokens and hours in words, with what they assume."""
     done, cards, memory = estimate.work, estimate.cards, estimate.memory
-
-    def listed(parts: Mapping[str, float], unit: float = 1.0) -> str:
-        large = {name: amount / unit for name, amount in parts.items() if amount >= unit / 2}
-        return ", ".join(f"{name} {amount:,.0f}" for name, amount in large.items())
-
     name = Path(str(estimate.config.model.name or "embedded")).name
     facts = {
         "model": f"{name}, {estimate.size.total / 1e6:,.1f} million parameters",
@@ -136,25 +127,14 @@ def _facts(estimate: Estimated) -> dict[str, str]:
     }
     if cards is not None:
         facts["model"] += f", on {cards.count} x {cards.bytes / GIB:.4g} GiB ({cards.kind})"
+        parts = ", ".join(f"{name} {s:,.0f}" for name, s in done.seconds.items() if s >= 0.5)
         facts["hours"] = (
             f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps of "
-            f"{sum(done.seconds.values()):,.0f} seconds ({listed(done.seconds) or 'below one'}), "
+            f"{sum(done.seconds.values()):,.0f} seconds ({parts or 'below one'}), "
             f"by arithmetic and not measured: {USED:.0%} of {cards.speed.flops / 1e12:.0f} "
             f"TFLOP/s, {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s"
         )
-    facts["disk"] = f"{sum(done.disk.values()) / 1e9:,.1f} GB"
     facts["host"] = f"{memory.host / GIB:,.0f} GiB of memory a process, to load or write weights"
     made = [choice for choice in estimate.choices if choice.reason]
     lines = [f"{one.setting}={plain_value(one.written())}: {one.reason}" for one in made]
     return facts | ({"chosen": "\n".join(lines)} if lines else {})
-
-
-def show_ways(console: Console, estimate: Estimated) -> None:
-    """Print the changes with which a run fits that does not."""
-    if not estimate.memory.fits:
-        say(console, Text("It does not fit. It fits with one of these:", style="red"))
-        for way, memory in estimate.ways:
-            line = typed(way, {"processes": "--processes"})
-            console.print(Text(f"  {line}: {max(memory.needed) / GIB:.0f} GiB"), soft_wrap=True)
-        if not estimate.ways:
-            console.print(Text("  a smaller model, or more or larger GPUs"), soft_wrap=True)

@@ -72,7 +72,6 @@ class ModelConfig(Model):
 
 PLAIN: dict[str, Any] = {
     "training.strategy": "ddp",
-    "training.offload": None,
     "training.gradient_checkpointing": False,
     "training.micro_batch_tokens": 16384,
     **{f"sampling.vllm.{name}": value for name, value in UNFITTED.items()},

@@ -73,10 +73,10 @@ class TrainingConfig(Model):
     """recompute activations in the backward pass (auto: if they do not fit the GPU otherwise)"""
     strategy: Literal["auto", "ddp", "zero2", "zero3", "fsdp2"] = "auto"
     """how processes share the policy, a copy each (ddp), DeepSpeed's ZeRO 2 or 3, or PyTorch's
-    fsdp2 (auto: that of `accelerate launch`, or one that fits the GPU; ddp on a CPU)"""
-    offload: Literal["auto", "cpu"] | None = "auto"
+    fsdp2 (auto: one that fits the GPU; ddp on a CPU)"""
+    offload: Literal["cpu"] | None = None
     """cpu: zero2 and zero3 keep AdamW's moments and the weights it updates in host memory, where
-    the update is slower (auto: null, unless `accelerate launch` says so)"""
+    the update is slower"""
     max_skipped: int = Field(default=10, ge=1)
     """the run stops after this many skipped non-finite updates in a row, or steps in a row without
     an update"""

@@ -4,7 +4,6 @@ sizes              the numbers of a model and of the GPUs
 activations        a micro-batch: what autograd keeps, and the largest tensors of the passes
 memory             the memory of each GPU, by phase and part
 fitting            settings with which a run fits its GPUs
-workload           tokens, hours and disk space
-accelerate_launch  what `accelerate launch` asks for
+workload           tokens and hours
 choosing           what `auto` stands for, once, when a run begins
 """

@@ -1,22 +1,20 @@
 """Settings that are `auto`. They get their values once, when a run begins, and keep them.
 
-accelerate launch -> engine -> what fits the GPUs -> the values of a CPU
+engine -> what fits the GPUs -> the values of a CPU
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting
+from rlobj.base.errors import DataError, RlobjError
 from rlobj.data import Problem, load_problems
 from rlobj.data.sources import place_of
 from rlobj.samplers.vllm.installed import check_vllm
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import PLAIN, RunConfig
-from rlobj.sizing.accelerate_launch import Launched
 from rlobj.sizing.fitting import Choice, choose, is_open, with_settings
 from rlobj.sizing.sizes import Cards, Size
-from rlobj.sizing.workload import STEP, decode_steps
 
 _KEPT = ("model.dtype", "data.test_fraction", "sampling.engine", *PLAIN)
 """Settings that a resumed run has from its beginning."""
@@ -28,7 +26,6 @@ def choose_settings(
     config: RunConfig,
     size: Size | None,
     cards: Cards | None,
-    launch: Launched | None = None,
     stored: Mapping[str, Any] | None = None,
     unknown: str = "",
 ) -> list[Choice]:
@@ -38,15 +35,11 @@ def choose_settings(
         config: the run.
         size: of its model; None = unknown; then the choices are those of a CPU.
         cards: the GPUs of all processes; None = there are none.
-        launch: what `accelerate launch` asked for.
         stored: settings of a run that is resumed, which stay.
         unknown: why the size is unknown, for the reason of the choices.
 
     Returns:
         The choices; those without a reason are what a run on a CPU has.
-
-    Raises:
-        ConfigError: `accelerate launch` asks for an arithmetic that rlobj does not have.
     """
     made: list[Choice] = []
 
@@ -58,16 +51,6 @@ def choose_settings(
 
     before = flattened(stored or {})
     take(Choice(name, before[name], "") for name in _KEPT if before.get(name, "auto") != "auto")
-    for name, (value, option) in (launch or {}).items():
-        if stored is None or name != "model.dtype":
-            take([Choice(name, value, f"accelerate launch {option}")])
-    if (dtype := settled(config, made).model.dtype) not in ("auto", "float32", "bfloat16"):
-        raise ConfigError(
-            f"accelerate launch has mixed precision {dtype}, and rlobj trains in bfloat16 or "
-            "float32. Use ",
-            Setting("model.dtype", "bfloat16"),
-            ", or its mixed precision bf16",
-        )
     chosen = take([_engine(config, cards)])
     if cards is not None and size is not None and config.model.name is not None:
         take(choose(chosen, size, cards))
@@ -85,7 +68,7 @@ def settled(config: RunConfig, choices: Sequence[Choice]) -> RunConfig:
 
 
 def _engine(config: RunConfig, cards: Cards | None) -> Choice:
-    """vLLM if it can run, else transformers and how slow that is."""
+    """vLLM if it can run, else transformers."""
     if config.model.name is None:
         return Choice("sampling.engine", "transformers", "")
     why = "there is no GPU"
@@ -96,12 +79,6 @@ def _engine(config: RunConfig, cards: Cards | None) -> Choice:
             return Choice("sampling.engine", "vllm", f"vLLM {check_vllm()[1]} is installed")
         except RlobjError as error:
             why = str(error).rstrip(".")
-    sampling, ranks = config.sampling, cards.count if cards else 1
-    responses = math.ceil(sampling.prompts_per_step * sampling.group_size / ranks)
-    passes = decode_steps(config, responses)
-    if (hours := passes * STEP / 3600) >= 0.1:
-        duration = f"{hours:.1f} hours at {1000 * STEP:.0f} ms each"
-        why = f"{why}. A step is up to {passes:,} forward passes in a row, {duration}"
     return Choice("sampling.engine", "transformers", why)
 
 

@@ -1,4 +1,4 @@
-"""The tokens, hours and disk space of a run, by arithmetic. None of these numbers is measured.
+"""The tokens and hours of a run, by arithmetic. None of these numbers is measured.
 
 With P parameters that compute, n tokens of mean length l, L layers and queries of width Q, a
 forward pass takes 2·P·n + 2·L·Q·l·n operations. A backward pass takes twice as many, and
@@ -38,9 +38,6 @@ STEP = 0.025
 LINK = 50e9
 """Bytes a second between GPUs."""
 
-SAMPLE_BYTES, RECORD_BYTES, TABLE_BYTES = 10, 100, 60
-"""Bytes on disk of a token in a table of samples, in the record, and in a full table."""
-
 
 @dataclass(frozen=True)
 class Work:
@@ -53,7 +50,6 @@ class Work:
         tokens: that a step trains on, prompts and responses, with what tools say in them.
         seconds: of a step, by part; empty without GPUs.
         steps: of the run.
-        disk: bytes, by part.
     """
 
     responses: int
@@ -62,7 +58,6 @@ class Work:
     tokens: float
     seconds: Mapping[str, float]
     steps: int
-    disk: Mapping[str, float]
 
     @property
     def hours(self) -> float:
@@ -84,8 +79,7 @@ def work(config: RunConfig, size: Size, memory: Memory, cards: Cards | None) -> 
     length = prompt + mean + FULL * heard(config, size)
     tokens = sampling.prompts_per_step * sampling.group_size * length
     seconds = {} if cards is None else _seconds(config, size, memory, cards, mean)
-    steps, disk = config.training.steps, _disk(config, size, tokens)
-    return Work(sampled(config), mean, prompt, tokens, seconds, steps, disk)
+    return Work(sampled(config), mean, prompt, tokens, seconds, config.training.steps)
 
 
 def _seconds(
@@ -167,24 +161,3 @@ def decode_steps(config: RunConfig, responses: int) -> int:
     sampling = config.sampling
     at_once = max(sampling.batch_tokens // sampling.max_tokens, 1)
     return math.ceil(responses / at_once) * sampling.max_tokens
-
-
-def _disk(config: RunConfig, size: Size, tokens: float) -> dict[str, float]:
-    """Bytes that a run leaves, by part: float32 weights and moments in a checkpoint."""
-    saved, output, steps = config.checkpoint, config.output, config.training.steps
-    lora = config.model.lora
-    trained = size.total if lora is None else lora.rank * size.adapters
-    count = min(saved.keep, steps // saved.every if saved.every else 1) or 1
-    count += bool(saved.best and saved.every and config.evaluation.every)
-    sizes = {
-        f"{count} checkpoints, and one while it is written": (count + 1)
-        * (4.0 * size.total + 8.0 * trained + (4.0 * trained if lora else 0.0)),
-    }
-    if output.records:
-        updates = config.training.updates * len(config.objective.phases)
-        sizes["records"] = RECORD_BYTES * min(tokens, output.records * updates) * steps
-    if output.samples_every:
-        sizes["samples"] = SAMPLE_BYTES * tokens * steps / output.samples_every
-    if output.tables_every:
-        sizes["tables"] = TABLE_BYTES * tokens * (steps // output.tables_every + 1)
-    return sizes

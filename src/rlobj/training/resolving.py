@@ -28,7 +28,6 @@ from rlobj.training.loop.inputs import CallerInputs
 
 if TYPE_CHECKING:
     from rlobj.ranks import ProcessGroup
-    from rlobj.sizing.accelerate_launch import Launched
     from rlobj.sizing.fitting import Choice
     from rlobj.sizing.sizes import Cards, Size
 
@@ -67,23 +66,20 @@ class Hardware(NamedTuple):
     Attributes:
         comm: the processes that are open.
         cards: the GPUs of all processes; None = there are none.
-        launch: what `accelerate launch` asked for.
     """
 
     comm: ProcessGroup
     cards: Cards | None
-    launch: Launched
 
     @classmethod
-    def of_this_machine(cls, processes: int, environment: Mapping[str, str]) -> Hardware:
+    def of_this_machine(cls, processes: int) -> Hardware:
         """That of processes which are not started yet, each with a GPU like that of this one."""
         from rlobj.ranks import ProcessGroup
-        from rlobj.sizing.accelerate_launch import read_launch
         from rlobj.sizing.sizes import Cards, own_card
 
         card = own_card()
         cards = None if card is None else Cards(processes, card[1])
-        return cls(ProcessGroup(), cards, read_launch(environment))
+        return cls(ProcessGroup(), cards)
 
 
 class Problems(NamedTuple):
@@ -212,7 +208,7 @@ def _choices(
     from rlobj.sizing.fitting import require_memory
     from rlobj.sizing.sizes import Size
 
-    (comm, cards, launch), config = hardware, request.config
+    (comm, cards), config = hardware, request.config
     size: Size | None = None
     unknown = ""
     choices: list[Choice] = []
@@ -227,7 +223,7 @@ def _choices(
                     size = Size.named(config.model, local=here)
                 except UnreadableModel as error:
                     unknown = "" if cards is None else str(error)
-            choices = choose_settings(config, size, cards, launch, stored, unknown)
+            choices = choose_settings(config, size, cards, stored, unknown)
             if size is not None and cards is not None and not here:
                 now = settled(config, choices)
                 require_memory(now, size, now.training.strategy, cards.count, cards.bytes)

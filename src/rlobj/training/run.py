@@ -11,7 +11,6 @@ that need it are imported where they are used.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -139,7 +138,7 @@ def train(
             request = open_new(
                 objective, above, from_run=from_run, trust=trust, processes=processes
             )
-            hardware = Hardware.of_this_machine(request.processes, os.environ)
+            hardware = Hardware.of_this_machine(request.processes)
             run = resolve(request, hardware, inputs, here=True)
             check_functions(run)
             _open(run, _listeners(inputs, screen))
@@ -229,7 +228,7 @@ def _train(
         lines = RunFolder(request.path).lines()
         result = TrainingResult(request.path, request.done, 0.0, lines)
     elif launches(processes, inputs):
-        hardware = Hardware.of_this_machine(request.processes, os.environ)
+        hardware = Hardware.of_this_machine(request.processes)
         run = resolve(request, hardware, inputs)
         _open(run, listeners)
         result = train_in_processes(run, screen)

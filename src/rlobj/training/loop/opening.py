@@ -38,7 +38,6 @@ from rlobj.scoring import PolicyScorer
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
-from rlobj.sizing.accelerate_launch import read_launch
 from rlobj.sizing.choosing import smallest_cards
 from rlobj.sizing.sizes import own_card
 from rlobj.training.loop.callbacks import Callback
@@ -131,7 +130,6 @@ def _open_processes(config: RunConfig, stack: ExitStack) -> tuple[Hardware, Any]
     Processes of one machine share its cores, unless OMP_NUM_THREADS is set. torch has its number of
     threads again when the stack closes.
     """
-    launch = read_launch(os.environ)  # open processes have other variables
     threads = torch.get_num_threads()
     stack.callback(torch.set_num_threads, threads)
     if "OMP_NUM_THREADS" not in os.environ:
@@ -141,7 +139,7 @@ def _open_processes(config: RunConfig, stack: ExitStack) -> tuple[Hardware, Any]
     if launched(os.environ):
         accelerator = open_processes(stack, grouped=True, timeout=config.training.hang_timeout)
     comm = ProcessGroup("cpu" if accelerator is None else accelerator.device)
-    return Hardware(comm, smallest_cards(comm.gather(own_card())), launch), accelerator
+    return Hardware(comm, smallest_cards(comm.gather(own_card()))), accelerator
 
 
 @contextlib.contextmanager
