@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import MissingExtra, RunError
+from rlobj.base.errors import MissingExtra, RunError, reported
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import RunConfig, settings_of
 
@@ -40,18 +40,14 @@ def open_trackers(accelerator: Any, config: RunConfig, folder: Path, step: int =
 
     accelerator.project_configuration.logging_dir = str(folder / "tensorboard")
     accelerator.log_with = filter_trackers([*config.output.trackers], folder)
-    run = folder.name
     arguments = {
         "tensorboard": {"purge_step": step + 1} if step else {},
-        "wandb": {"name": run, "dir": str(folder)},
-        "mlflow": {"run_name": run},
-        "trackio": {"name": run},
+        "wandb": {"name": folder.name, "dir": str(folder)},
+        "mlflow": {"run_name": folder.name},
+        "trackio": {"name": folder.name},
     }
-    try:
+    with reported(RunError, f"{', '.join(config.output.trackers)} cannot start", Exception):
         accelerator.init_trackers(PROJECT, flat(settings_of(config)), arguments)
-    except Exception as error:
-        names = ", ".join(config.output.trackers)
-        raise RunError(f"the trackers {names} cannot start: {error}") from error
 
 
 def log_metrics(accelerator: Any, metrics: Mapping[str, Any], step: int) -> None:
@@ -77,10 +73,7 @@ def log_metrics(accelerator: Any, metrics: Mapping[str, Any], step: int) -> None
 def close_trackers(accelerator: Any) -> None:
     """Write all pending data, and close the trackers."""
     for tracker in accelerator.trackers:
-        try:
-            tracker.finish()
-        except Exception as error:
-            logger.warning("%s could not be closed: %s", tracker.name, error)
+        tracker.finish()
     accelerator.trackers.clear()
 
 
@@ -91,8 +84,7 @@ def require_trackers(names: Sequence[str]) -> None:
         MissingExtra: a package is not installed.
     """
     for name in names:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:  # no origin: only a folder, such as ./wandb
+        if importlib.util.find_spec(name) is None:
             raise MissingExtra(name, "trackers", f"the tracker {name}")
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import shutil
 import signal
@@ -22,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rlobj.base.errors import Argument, ConfigError
@@ -30,10 +32,8 @@ from rlobj.base.files import last_lines
 from rlobj.base.ports import free_port
 from rlobj.base.processes import ending
 
-SETTLE = 2.0
-"""Seconds after the first failure before the other ranks are ended: their output may say why."""
-GRACE = 20.0
-"""Seconds between SIGTERM and SIGKILL for the other ranks after a failure."""
+GRACE = 10.0
+"""Seconds after the first failure in which the other ranks may end, before they are killed."""
 POLL = 0.05
 """Seconds between two looks at the processes."""
 SHOWN_LINES = 30
@@ -53,15 +53,15 @@ def launch(
 
     Rank 0 uses this terminal; the output of every other rank goes to a file. SIGTERM and SIGINT are
     passed on to every rank once, and then the ranks have unlimited time to end. A second signal
-    kills them. After a rank has failed, the others get SIGTERM and, `GRACE` seconds later, SIGKILL.
-    A report on stderr says how each rank ended, and shows the end of the output of those that
-    failed. On Linux no rank keeps running when this process ends. Call it from the main thread.
+    kills them. After a rank has failed, the others are killed `GRACE` seconds later. A report on
+    stderr says how each rank ended, and shows the end of the output of those that failed. On Linux
+    no rank keeps running when this process ends. Call it from the main thread.
 
     Args:
         arguments: of the program; `--processes` is removed from them.
         processes: how many ranks, at least 1.
-        log_dir: folder for `rank-1.log` and so on. Default: a new temporary folder, which is
-            removed if no rank fails.
+        log_dir: folder, which is there, for `rank-1.log` and so on. Default: a new temporary
+            folder, which is removed if no rank fails.
         program: the command that is started. With `-P`, modules in the current folder, which may be
             the run of somebody else, are not imported in place of installed ones.
 
@@ -78,18 +78,15 @@ def launch(
     if (world := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ConfigError(
             Argument("processes", processes),
-            f", but WORLD_SIZE is {world}: torchrun or accelerate launch "
-            "has started the processes already. Leave out processes, or that launcher.",
+            f", but WORLD_SIZE is {world}: a launcher has started the processes. Leave out one.",
         )
     with contextlib.ExitStack() as stack:
         folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))
         if log_dir is None:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
         command = [*program, *without(arguments, "--processes")]  # ranks must not launch
         ranks, arrived = _run(command, processes, folder)
-        failed = [rank for rank in ranks if rank.failed_by_itself()]
-        failed.sort(key=lambda rank: rank.ended or 0.0)
+        failed = [rank for rank in ranks if rank.failed()]
         if not failed:
             return 128 + arrived[0] if any(rank.returncode for rank in ranks) else 0
         sys.stderr.write(_report(failed, ranks))
@@ -119,77 +116,43 @@ class _Rank(subprocess.Popen[bytes]):
         command: the program and its arguments.
         environment: its environment.
         log: the file of its output; None = the terminal.
-
-    Attributes:
-        log: as given.
-        ended: when it was seen to have ended, on the monotonic clock; None = it runs.
     """
 
     def __init__(
         self, command: Sequence[str], environment: dict[str, str], log: Path | None
     ) -> None:
         self.log = log
-        self.ended: float | None = None
         self._sent: set[int] = set()
+        end_with_parent = None
+        if sys.platform == "linux":
+            end_with_parent = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.nullcontext() if log is None else log.open("wb") as output:
             super().__init__(
                 command,
-                env=environment if log is None else {**environment, "PYTHONUNBUFFERED": "1"},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_ending_with_this_process(),
+                preexec_fn=end_with_parent,
             )
-
-    def running(self) -> bool:
-        """Whether it runs. If it has failed, the processes that it started are killed."""
-        if self.ended is None and self.poll() is not None:
-            self.ended = time.monotonic()
-            if self.returncode != 0:
-                self._kill_group()
-        return self.ended is None
 
     def send(self, number: int) -> None:
         """Send a signal to it, and not to the processes that it started."""
-        if self.running():
+        if self.poll() is None:
             self._sent.add(number)
             self.send_signal(number)
 
     def end(self) -> None:
-        """Kill it and the processes that it started."""
-        if self.running():
-            self._sent.add(signal.SIGKILL)
-            self._kill_group()
-            self.wait()
-            self.running()
+        """Kill it, and the processes that it started, unless it ended well."""
+        self.send(signal.SIGKILL)
+        if self.wait() != 0:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
 
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-    def failed_by_itself(self) -> bool:
+    def failed(self) -> bool:
         """Whether it failed, and not because of a signal from here."""
         return self.returncode not in {0, *(code for n in self._sent for code in (-n, 128 + n))}
-
-    def how_it_ended(self) -> str:
-        """`the exit status 3`, or the name of a signal."""
-        out_of_memory = self.returncode == -signal.SIGKILL and self.failed_by_itself()
-        return ending(self.returncode) + " (often the system, out of memory)" * out_of_memory
-
-
-def _ending_with_this_process() -> Callable[[], None] | None:
-    """What a new process runs first on Linux: it asks to be killed when this process ends."""
-    if sys.platform != "linux":
-        return None
-    libc, parent = ctypes.CDLL(None), os.getpid()
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the request
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return ask
 
 
 def without(arguments: Sequence[str], option: str) -> list[str]:
@@ -207,19 +170,17 @@ def _environments(processes: int) -> Iterator[dict[str, str]]:
     """The environment of each rank: torchrun's variables, with a free port of this machine."""
     port = free_port()
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC_")
-    }
     for rank in range(processes):
         yield {
             "OMP_NUM_THREADS": str(max(1, cores // processes)),
-            **inherited,
+            **os.environ,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(processes),
             "LOCAL_WORLD_SIZE": str(processes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # a crash in compiled code shows where
         }
 
@@ -241,22 +202,17 @@ def _caught(*numbers: signal.Signals) -> Iterator[list[int]]:
 
 
 def _wait(ranks: Sequence[_Rank], arrived: Sequence[int]) -> None:
-    """Wait until all ranks have ended; pass signals on and end ranks as `launch` describes."""
-    passed_on = terminated = False
-    while [rank for rank in ranks if rank.running()]:
-        failures = [rank.ended for rank in ranks if rank.ended is not None and rank.returncode != 0]
-        failed_for = time.monotonic() - min(failures, default=time.monotonic())
-        if len(arrived) > 1 or failed_for > SETTLE + GRACE:
-            for rank in ranks:
-                rank.end()
-        elif arrived and not passed_on:
+    """Wait until all ranks have ended or are to be killed; pass a signal on, as in `launch`."""
+    passed_on, deadline = False, math.inf
+    while [rank for rank in ranks if rank.poll() is None]:
+        if len(arrived) > 1 or time.monotonic() > deadline:
+            return
+        if arrived and not passed_on:
             passed_on = True
             for rank in ranks:
                 rank.send(arrived[0])
-        elif failed_for > SETTLE and not terminated:
-            terminated = True
-            for rank in ranks:
-                rank.send(signal.SIGTERM)
+        if any(rank.returncode for rank in ranks):
+            deadline = min(deadline, time.monotonic() + GRACE)
         time.sleep(POLL)
 
 
@@ -264,9 +220,7 @@ def _report(failed: Sequence[_Rank], ranks: Sequence[_Rank]) -> str:
     """How each rank ended, and the end of the output of those that failed."""
     cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a killed screen leaves the cursor hidden
     lines = [f"{cursor}\n{len(failed)} of {len(ranks)} processes failed:"]
-    lines += [f"rank {number}: {rank.how_it_ended()}" for number, rank in enumerate(ranks)]
-    for rank in failed:
-        if rank.log is not None:
-            output = "\n".join(last_lines(rank.log)[-SHOWN_LINES:]) or "(nothing)"
-            lines += ["", f"The end of {rank.log}:", "", output]
+    lines += [f"rank {number}: {ending(rank.returncode)}" for number, rank in enumerate(ranks)]
+    for log in [rank.log for rank in failed if rank.log is not None]:
+        lines += ["", f"The end of {log}:", "", *last_lines(log)[-SHOWN_LINES:]]
     return "\n".join(lines) + "\n"
