@@ -117,7 +117,7 @@ def test_an_environment_gives_the_rewards_unless_others_are_named():
     assert RunConfig(environment=environment, rewards="math").rewards.kind == "math"
     assert RunConfig(environment={"tools": ["python"]}).rewards.kind == "math"
     several = [{"name": "a", "kind": "math"}, {"name": "b", "kind": "exact"}]
-    with pytest.raises(ConfigError, match="a number cannot stand for several rewards"):
+    with pytest.raises(ConfigError, match="of several rewards, expected graded"):
         RunConfig(environment={**environment, "at_limit": 0.0}, rewards=several)
 
 

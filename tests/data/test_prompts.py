@@ -163,7 +163,6 @@ REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% e
         (ALONE, {"system": "b"}, r"of 'a/model' does not use data\.system"),
         (REFUSING, {"system": "b"}, r"does not use data\.system"),
         (CHAT, {"chat_template_kwargs": {"thinking": 1}}, r"does not use .*kwargs\.thinking"),
-        (CHAT, {"chat_template_kwargs": {"tokenize": True}}, "rlobj sets tokenize itself"),
     ],
 )
 def test_settings_that_no_chat_template_uses_are_errors(template, settings, message):

@@ -26,9 +26,9 @@ def test_one_response_per_prompt_needs_an_advantage_over_the_batch() -> None:
 
 def test_a_penalty_that_makes_rewards_negative_is_refused_where_they_must_not_be() -> None:
     overlong = {"rewards": {"overlong": {"cache": 0.2}}}
-    with pytest.raises(ConfigError, match=r"rewards\.overlong makes .* Use rewards\.overlong=null"):
+    with pytest.raises(ConfigError, match="maximum_likelihood takes rewards of 0 or more"):
         refuse_senseless(compose("maxrl", [("here", overlong)]))
-    with pytest.raises(ConfigError, match=r"reward_kl makes .* Use objective\.reward_kl=0"):
+    with pytest.raises(ConfigError, match=r"Leave it out, or use objective\.advantage=group_cent"):
         refuse_senseless(compose("maxrl", [("here", {"objective": {"reward_kl": 0.01}})]))
     several = {"advantage": {"kind": "decoupled", "each": "maximum_likelihood", "then": None}}
     with pytest.raises(ConfigError, match="maximum_likelihood takes rewards of 0 or more"):
@@ -49,30 +49,3 @@ def test_doubts_are_about_stale_samples() -> None:
     [needless] = doubts(compose("tis", [("here", of_sampler)]))
     assert needless.startswith("objective.mismatch (truncate) has no effect")
     assert needless.endswith("Use objective.mismatch=null or training.old_logprobs=policy")
-
-
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({"max_turns": 3, "at_limit": 0.0}, ["environment.max_turns, environment.at_limit"]),
-        ({"max_turns": 16}, []),
-        ({"max_turns": 3, "tools": ["python"]}, []),
-    ],
-)
-def test_limits_of_conversations_without_conversations_are_doubtful(
-    given: dict[str, object], names: list[str]
-) -> None:
-    expected = [f"nothing reads {each}: there are no conversations" for each in names]
-    found = doubts(grpo(environment=given))
-    assert [text.partition(" without")[0] for text in found] == expected
-
-
-def test_a_template_with_a_backslash_and_an_n_is_doubtful() -> None:
-    for text in ("{prompt}\nA:", r"{prompt} with \neq and \newline"):
-        assert [*doubts(grpo(data={"template": text}))] == []
-    for name, text in {
-        "template": r"{prompt}\nA \frac:",
-        "system": r'Say "A".\n\nNo more.',
-    }.items():
-        [doubt] = doubts(grpo(model={"name": "an/8B"}, data={"source": "x.jsonl", name: text}))
-        assert f"data.{name} has the two characters" in doubt

@@ -45,7 +45,7 @@ def test_all_code_that_settings_name_is_listed() -> None:
 def test_code_of_a_folder_needs_trust_and_that_of_the_caller_does_not(
     settings: dict[str, Any],
 ) -> None:
-    with pytest.raises(ConfigError, match=r"name code: a\.py:f\. It would .* add trust=True$"):
+    with pytest.raises(ConfigError, match=r"name code: a\.py:f\. If you trust it, add trust=True$"):
         require_trust("runs/a", settings, {})
     require_trust("runs/a", settings, settings)
 
@@ -72,7 +72,7 @@ def test_the_key_goes_to_a_server_of_a_shared_run_only_if_the_caller_names_it() 
     again = nested("sampling.server.url", far)
     found = refused(far, {"sampling": {"engine": "vllm-server"}})
     assert found.startswith("the settings of runs/a name a server on another machine: http://far")
-    assert found.endswith("If the server is yours, add trust=True")
+    assert found.endswith("If it is yours, add trust=True")
     assert refused("http://127.0.0.1@far.example", {}) != ""
     assert refused(far, again) == refused(near, {}) == refused("http://[::1]:1", {}) == ""
     assert refused(far, {}, engine="transformers") == ""

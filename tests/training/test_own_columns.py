@@ -105,15 +105,14 @@ def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_
         (
             {"hard": "dta"},
             {},
-            r"columns.hard.*: expected data, reward or .* Did you mean 'data'",
+            r"columns.hard.*: expected data, reward or .* got 'dta'",
         ),
         ({"x": "gone.py:f"}, {}, "there is no file 'gone.py'"),
-        ({"x": "reward"}, {"rewards": {"kind": "exact"}}, "columns: the reward exact returns none"),
         ({}, {"objective": {"reweight": "hard"}}, "unknown name 'hard'.* declared in 'columns'"),
         (
             {},
             {"objective": {"columns": ["hard"], "reweight": "hard"}},
-            "objective.columns: hard: nothing says where .* Use columns.hard=data",
+            "nothing says where the column 'hard' comes from: use columns.hard=data",
         ),
     ],
 )

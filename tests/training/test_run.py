@@ -229,12 +229,10 @@ def test_a_file_may_be_a_preset_or_a_configuration(policy):
     for name, expected in (("preset", 1), ("config", 4)):
         rlobj.train(f"{name}.yaml", data="max-digits", out=name, settings={"training.steps": 0})
         assert read_run_config(Path(name)).sampling.max_tokens == expected
-    with pytest.raises(ConfigError, match=r"neither\.yaml has no objective"):
+    with pytest.raises(ConfigError, match="no objective: name a preset"):
         rlobj.train("neither.yaml")
     with pytest.raises(ConfigError, match="Did you mean 'stapo'"):
         rlobj.train("stappo")
-    with pytest.raises(ConfigError, match="the objective is a int; expected a preset's name"):
-        rlobj.train(3)  # type: ignore[arg-type]
 
 
 def test_settings_stand_above_a_run_config_and_mistakes_are_named_at_once(policy):
@@ -371,10 +369,6 @@ def test_a_character_that_the_embedded_policy_cannot_read_is_named():
         ({"tools": ["python", 3]}, "tools is 3; expected a list"),
         ({"tools": " calculator, python,"}, "the embedded policy has no chat template"),
         ({"sampler": "transfomers"}, "Did you mean 'transformers'"),
-        ({"settings": ["training.steps=3"]}, "expected a dict such as"),
-        ({"settings": [("training.steps", 3)]}, "expected a dict such as"),
-        ({"processes": 0}, "expected a whole number of at least 1"),
-        ({"callbacks": [print]}, "expected a list of rlobj.Callback objects"),
         ({"config": "nowhere.yaml"}, "config=nowhere.yaml is not there"),
         ({"model": "./nowhere", "data": "addition"}, "no run or model folder './nowhere'"),
     ],

@@ -277,8 +277,7 @@ class EvaluationSpec:
         Raises:
             ConfigError: a reward, tools or a folder that cannot be used.
         """
-        configs = [settings_of(problem_set.config) for problem_set in self.sets]
-        if imported := imports({"sets": configs}):
+        for imported in {imports(settings_of(each.config)) for each in self.sets} - {""}:
             self.callback.noted(imported)
         for problem_set in self.sets:
             refuse_tools(problem_set.config)

@@ -115,17 +115,11 @@ def parse_setting(text: str) -> dict[str, Any]:
         ConfigError: no '=' or an empty key.
     """
     key, equals, value = text.partition("=")
-    if not equals or not all(map(str.strip, key.split("."))):
-        expected = "expected key=value, such as training.steps=50"
-        raise ConfigError(Argument("settings", text), f": {expected}")
-    key, value = key.strip(), value.strip()
-    read = _value(value)
-    if key in _TEMPLATES and read is not None and not isinstance(read, str):
-        read = value  # a template is text also where it looks like a mapping
-    return nested(key, read)
-
-
-_TEMPLATES = ("data.template", "data.test_template", "data.system")
+    names = [name.strip() for name in key.split(".")]
+    if not equals or not all(names) or names[0] == "objects":
+        expected = ": expected SETTING=VALUE, such as training.steps=50"
+        raise ConfigError(Argument("settings", text), expected)
+    return nested(key.strip(), _value(value.strip()))
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:

@@ -80,9 +80,8 @@ def profile_of(source: Any, *, chosen: bool) -> dict[str, Any]:
         raise ConfigError(
             f"data.source: '{', '.join(names)}' needs a model: ",
             Argument("model", "NAME"),
-            " with a hub id or a folder. Without one, rlobj trains its embedded policy on a "
-            f"built-in task: {', '.join(PROFILES)}. If the problems contain only digits and "
-            "+ - * , = use ",
+            f". Without one, use a built-in task: {', '.join(PROFILES)}. For problems of digits "
+            "and + - * , = only, use ",
             Argument("model", "embedded"),
         )
     return OWN_PROBLEMS_PROFILE

@@ -1,7 +1,6 @@
 """What may change when a run is resumed."""
 
 import hashlib
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase as fnmatch
@@ -72,9 +71,8 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
     if wrong:
         raise ConfigError(
             f"{run} is resumed with the settings it was started with. What may change: the number "
-            f"of processes; without other results, {', '.join(RESUMABLE_SETTINGS)}; and recorded "
-            f"in the run, {', '.join(RECORDED_SETTINGS)}. A new run may change everything: rlobj "
-            f"train --from {run}. Leave out: {', '.join(wrong)}"
+            f"of processes, {', '.join((*RESUMABLE_SETTINGS, *RECORDED_SETTINGS))}. Leave out: "
+            f"{', '.join(wrong)}"
         )
 
 
@@ -84,23 +82,13 @@ def may_change(path: str) -> bool:
 
 
 def _within(path: str, *names: str) -> bool:
-    """Whether a setting is one of those, or in a section among them; of several rewards, any."""
-    path = re.sub(r"^rewards\.of\.[^.]+\.", "rewards.", path)
+    """Whether a setting is one of those, or in a section among them."""
     return any(fnmatch(f"{path}.", f"{name}.*") for name in names)
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The settings (before, now) by name that differ."""
-    return {path: (a, b) for path, a, b in difference(_by_name(before), _by_name(now))}
-
-
-def _by_name(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings with the list of several rewards as a mapping of names, and their order."""
-    rewards = settings.get("rewards")
-    if not isinstance(rewards, Mapping) or not rewards.get("of"):
-        return settings
-    named = {str(reward["name"]): reward for reward in rewards["of"]}
-    return {**settings, "rewards": {**rewards, "of": named, "order": [*named]}}
+    return {path: (a, b) for path, a, b in difference(before, now)}
 
 
 def recorded(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from rlobj.base.errors import Argument, ConfigError, Message, nearest
+from rlobj.base.errors import Argument, Message, nearest
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.conversations import EnvironmentSettings
 from rlobj.data import DataConfig
@@ -33,10 +33,6 @@ class LoraConfig(Model):
     """names of the linear layers that get an adapter"""
 
 
-_OF_RLOBJ = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message"}
-"""Arguments of `apply_chat_template` that are no arguments of a template."""
-
-
 class ModelConfig(Model):
     """The policy."""
 
@@ -56,13 +52,6 @@ class ModelConfig(Model):
     """run Python code from the model's repository"""
     lora: LoraConfig | None = None
     """train LoRA adapters; null = train all weights"""
-
-    @field_validator("chat_template_kwargs")
-    @classmethod
-    def _for_the_template(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(arguments.keys() & _OF_RLOBJ):
-            raise ConfigError(f"rlobj sets {', '.join(taken)} itself; leave it out")
-        return arguments
 
     @field_validator("name")
     @classmethod
@@ -170,14 +159,10 @@ class RunConfig(Model):
     @field_validator("columns")
     @classmethod
     def _check_sources(cls, columns: dict[str, str]) -> dict[str, str]:
-        kinds, text = ("data", "reward"), "expected data, reward or FILE.py:FUNCTION, got"
-        wrong = [
-            (name, f"{text} {source!r}.{nearest(source, kinds)}")
-            for name, source in columns.items()
-            if source not in kinds and ":" not in source
-        ]
-        if wrong:
-            raise InvalidFields(wrong)
+        for name, source in columns.items():
+            if source not in ("data", "reward") and ":" not in source:
+                text = f"expected data, reward or FILE.py:FUNCTION, got {source!r}"
+                raise InvalidFields([(name, text)])
         return columns
 
     @model_validator(mode="after")
@@ -188,58 +173,35 @@ class RunConfig(Model):
         names, wrong = self.rewards.names or (), dict[str, str]()
         if updates > prompts:
             wrong["training.updates_per_step"] = (
-                f"{updates} mini-batches of whole groups need at least {updates} prompts; "
-                f"sampling.prompts_per_step is {prompts}. Expected at most {prompts}"
+                f"expected at most sampling.prompts_per_step, {prompts}: mini-batches hold groups"
             )
         if self.rewards.name is not None or self.rewards.weight != 1:
-            wrong["rewards"] = (
-                "one reward has no name and no weight; expected a list: [{name: NAME, ...}]"
-            )
+            wrong["rewards"] = "one reward has no name and no weight; expected a list"
         if model.name is not None and self.data.source is None:
-            wrong["data.source"] = Message(
-                f"model '{model.name}' needs problems to train on: ",
-                Argument("data", "FILE.jsonl"),
-                ", a hub data set, or a built-in task",
-            )
+            problems = Argument("data", "FILE.jsonl")
+            wrong["data.source"] = Message(f"model '{model.name}' needs problems: use ", problems)
         templated = "data.system" if self.data.system else "model.chat_template_kwargs"
         plain = model.name is None or model.chat_template is False
         if plain and (self.data.system or model.chat_template_kwargs):
-            wrong[templated] = (
-                "prompts go through no chat template: the model is the embedded policy, or "
-                "model.chat_template is false. Leave it out; data.template is the text around a "
-                "prompt"
-            )
+            wrong[templated] = "prompts go through no chat template; use data.template"
         if sampling.temperature == 0:
-            wrong["sampling.temperature"] = (
-                "with 0, all responses of a group are equal and give no signal; expected a number "
-                "above 0, such as 1.0"
-            )
+            wrong["sampling.temperature"] = "with 0, all responses of a group are equal"
         for name, whole in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
-            if (value := getattr(sampling, name)) != whole:
+            if getattr(sampling, name) != whole:
                 wrong[f"sampling.{name}"] = (
-                    f"{value} samples from only a part of the distribution, so that importance "
-                    f"ratios are biased. Expected {whole} in training; evaluations accept any "
-                    f"value, as evaluation.{name}"
+                    f"expected {whole} in training: with a part of the distribution, importance "
+                    f"ratios are biased. evaluation.{name} accepts any value"
                 )
         if sampling.async_depth > 0 and sampling.engine == "vllm":
-            wrong["sampling.async_depth"] = (
-                "vLLM in the training process cannot sample during training; expected 0 with "
-                "engine=vllm, or use engine=vllm-server"
-            )
+            wrong["sampling.async_depth"] = "expected 0 with engine=vllm; or use engine=vllm-server"
         if self.training.shared_prompts is True and self.training.gradient_checkpointing is True:
             wrong["training.shared_prompts"] = (
-                "prompts cannot be shared: recomputation (training.gradient_checkpointing=true) "
-                "keeps no keys and values. Expected auto or false"
+                "expected auto or false with training.gradient_checkpointing=true"
             )
         if environment.target is not None and environment.tools:
-            wrong["environment.tools"] = (
-                f"environment.target={environment.target} answers the policy too: give one of "
-                "both. An environment can have tools of its own"
-            )
+            wrong["environment.tools"] = f"environment.target={environment.target} answers alone"
         if isinstance(environment.at_limit, float) and names:
-            wrong["environment.at_limit"] = (
-                "a number cannot stand for several rewards; expected graded or undecided"
-            )
+            wrong["environment.at_limit"] = "of several rewards, expected graded or undecided"
         if problems := [*wrong.items(), *self._unknown_rewards()]:
             raise InvalidFields(problems)
         return self

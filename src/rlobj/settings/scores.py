@@ -68,17 +68,6 @@ class ScoreConfig(Model):
                 and not (lagged or self.prompt)
                 and "the policy itself has a gap of 0: add prompt, ema or every"
             ),
-            "end": self.end is not None and self.is_policy and "the policy has its own end token",
-            "dtype": (
-                self.dtype != "auto"
-                and bool(self.is_policy or self.server)
-                and "is for the weights of a frozen model"
-            ),
-            "digest": (
-                self.digest
-                and (self.is_policy or not (self.run or self.model))
-                and "belongs to run: RUN, or to model: FOLDER"
-            ),
         }
         if problems := [(name, str(text)) for name, text in checks.items() if text]:
             raise InvalidFields(problems)
@@ -141,11 +130,7 @@ def require_scores(scores: Mapping[str, ScoreConfig], read: frozenset[str]) -> N
     for name in sorted(read - {"reference"}):
         if name not in scores or scores[name].required:
             raise ConfigError(
-                f"scores.{name}: the objective reads the score '{name}', and nothing says where "
-                "its model is: use ",
-                Setting(f"scores.{name}.run", "RUN"),
-                ", ",
+                f"the objective reads the score '{name}', and nothing names its model: use ",
+                *(Setting(f"scores.{name}.run", "RUN"), " or "),
                 Setting(f"scores.{name}.model", "NAME"),
-                " or ",
-                Setting(f"scores.{name}.server", "URL"),
             )

@@ -1,7 +1,6 @@
 """What is checked when a run is about to start, and not when a finished run is read."""
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rlobj.base.errors import ConfigError, Message, Setting
 from rlobj.rewards.functions import MAPPING
@@ -14,41 +13,27 @@ def refuse_senseless(config: RunConfig) -> None:
 
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
-            a penalty with an advantage that refuses rewards below 0; or a column of a reward that
-            returns none; or as `refuse_tools`.
+            a penalty with an advantage that refuses rewards below 0; or as `refuse_tools`.
     """
     refuse_tools(config)
-    objective, rewards, advantage = config.objective, config.rewards, config.objective.advantage
+    objective, advantage = config.objective, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
-    judged = getattr(advantage, "each", advantage)  # of several rewards
-    sampling = config.sampling
-    if sampling.group_size == 1 and objective.reads_rewards and advantage.group_relative:
+    if config.sampling.group_size == 1 and objective.reads_rewards and advantage.group_relative:
         raise ConfigError(
             f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
-            "responses of a prompt with one another. Expected at least 2, such as ",
+            "responses of a prompt. Use ",
             Setting("sampling.group_size", 8),
-            "; or an advantage that compares the whole batch: ",
+            " or ",
             Setting("objective.advantage", "batch_whitened"),
         )
-    if "reward" in config.columns.values() and not rewards.targets:
+    judged = getattr(advantage, "each", advantage)  # of several rewards
+    overlong = config.rewards.overlong
+    if judged.nonnegative and (objective.reward_kl.coefficient or (overlong and overlong.penalty)):
         raise ConfigError(
-            f"columns: the reward {rewards.kind} returns none; use ",
-            Setting("rewards.target", "FILE.py:FUNCTION"),
-            ", or take another source than reward",
+            f"{judged.kind} takes rewards of 0 or more, and rewards.overlong or "
+            "objective.reward_kl makes them negative. Leave it out, or use ",
+            Setting("objective.advantage", "group_centered"),
         )
-    subtracts = {
-        "rewards.overlong": (rewards.overlong and rewards.overlong.penalty, None),
-        "objective.reward_kl": (objective.reward_kl.coefficient, 0),
-    }
-    for setting, (used, off) in subtracts.items():
-        if judged.nonnegative and used:
-            raise ConfigError(
-                f"{setting} makes rewards negative, and {judged.kind} takes rewards of 0 or more. "
-                "Use ",
-                Setting(setting, off),
-                " or ",
-                Setting("objective.advantage", "group_centered"),
-            )
 
 
 def refuse_tools(config: RunConfig) -> None:
@@ -60,8 +45,7 @@ def refuse_tools(config: RunConfig) -> None:
     if config.environment.tools and config.model.name is None:
         raise ConfigError(
             "environment.tools: the embedded policy has no chat template, in which calls are "
-            "written. Take another model; or leave tools out, and let it ask the calculator of its "
-            "task: calculator"
+            "written. Take another model, or leave tools out"
         )
 
 
@@ -78,11 +62,9 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
     dynamic = config.sampling.dynamic
     if dynamic is not None and dynamic.by == "accuracy" and not says_right:
         raise ConfigError(
-            "sampling.dynamic.by is accuracy, and the reward does not say which responses are "
-            "right: it gives numbers. Keep the groups with unequal rewards with ",
+            "sampling.dynamic.by is accuracy, and the reward does not say what is right. Use ",
             Setting("sampling.dynamic.by", "reward"),
-            f"; let its function return mappings such as {MAPPING}; or "
-            "give a reward_model a threshold",
+            f", a function that returns {MAPPING}, or a reward_model's threshold",
         )
 
 
@@ -90,14 +72,10 @@ def doubts(config: RunConfig) -> Iterator[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
     depth = config.sampling.async_depth
     of_sampler, mismatch = config.training.old_logprobs == "sampler", config.objective.mismatch
-    yield from unread_breaks(config)
-    limits = config.environment.model_dump(exclude_defaults=True)
-    if limits and not config.environment.active:
-        yield unread_environment(limits)
     if of_sampler and mismatch is not None:
         yield Message(
             f"objective.mismatch ({mismatch.kind}) has no effect with training.old_logprobs="
-            "sampler: ratios refer to the sampler's log-probs, so nothing is left to correct. Use ",
+            "sampler, whose ratios refer to the sampler. Use ",
             Setting("objective.mismatch", None),
             " or ",
             Setting("training.old_logprobs", "policy"),
@@ -113,22 +91,3 @@ def doubts(config: RunConfig) -> Iterator[str]:
     for name in config.scores:
         if name not in config.objective.read_scores:
             yield f"scores.{name} is not computed: the objective does not read it"
-
-
-def unread_breaks(config: RunConfig) -> Iterator[str]:
-    """Warnings about a text with a backslash and an n where a line break was meant."""
-    for name in ("template", "test_template", "system"):
-        if re.search(r"\\n(?![a-z])", getattr(config.data, name) or ""):  # and no \neq of LaTeX
-            yield (
-                f"data.{name} has the two characters \\ and n, which the model reads as they are. "
-                "If a line break is meant, put the value in double quotes of its own"
-            )
-
-
-def unread_environment(names: Iterable[str]) -> str:
-    """What is said of settings of conversations where there are none."""
-    settings = ", ".join(f"environment.{name}" for name in names)
-    return (
-        f"nothing reads {settings}: there are no conversations without environment.target or "
-        "environment.tools"
-    )

@@ -45,45 +45,38 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
         >>> named_code({"objective": {"drop": "(prob < 0.1) & custom('mine.py:Rare')"}})
         ['mine.py:Rare']
     """
-    code, target = [], str(settings.get("target"))
-    if settings.get("kind") == "custom" and ":" in target:
-        code.append(target)
-    if settings.get("trust_remote_code"):  # also 1 or "true", which pydantic takes for true
-        code.append("model.trust_remote_code=true")
-    for name, value in settings.items():
-        for entry in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(entry, Mapping):  # data.columns are names in a file
-                section = {**entry, "columns": None} if name in ("data", "source") else entry
-                code += named_code(section)
-        if name == "objective":
-            code += _code_of_rules(value)
-        if not isinstance(value, Mapping):
-            continue
-        if name == "environment":
-            tools = value.get("tools") or ()
-            code += [PROGRAMS] if isinstance(tools, list | tuple) and "python" in tools else []
-            tools = tools if isinstance(tools, list | tuple) else [tools]
-            named = map(str, [value.get("target"), *tools])
-            code += [target for target in named if ":" in target]
-        elif name == "columns":
-            code += [source for source in map(str, value.values()) if ":" in source]
-        elif name == "extra":  # of vLLM, which imports what many of its arguments name
-            texts = {key: text for key, text in value.items() if not isinstance(text, int | float)}
-            code += [f"sampling.vllm.extra.{key}={text}" for key, text in texts.items()]
+    code: list[str] = []
+    for path, value in _leaves({**settings, "data": None}):  # columns of data are names in a file
+        section, name, text = path[0], path[-1], str(value)
+        if section == "objective":
+            code += _code_of_rules(text)
+        if name == "trust_remote_code" and value:  # also 1 or "true", which pydantic takes for true
+            code.append("model.trust_remote_code=true")
+        elif "extra" in path and not isinstance(value, int | float):
+            code.append(f"{'.'.join(path)}={text}")  # vLLM imports what many of them name
+        elif path == ("environment", "tools") and text == "python":
+            code.append(PROGRAMS)
+        elif ":" in text and (name in ("target", "tools") or section == "columns"):
+            code.append(text)
     return list(dict.fromkeys(code))
 
 
-def _code_of_rules(value: Any) -> Iterator[str]:
-    """What rules and numbers name as custom("mine.py:Rare"), in all texts of an objective."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _code_of_rules(part)
-    if not isinstance(value, str):
-        return
+def _leaves(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The values of settings with the names above them; entries of a list have that of the list."""
+    if isinstance(settings, Mapping):
+        for name, value in settings.items():
+            yield from _leaves(value, (*path, str(name)))
+    elif isinstance(settings, list | tuple):
+        for value in settings:
+            yield from _leaves(value, path)
+    else:
+        yield path, settings
+
+
+def _code_of_rules(text: str) -> Iterator[str]:
+    """What a rule or a number names as custom("mine.py:Rare")."""
     try:
-        tree = ast.parse(" ".join(value.split()), mode="eval")
+        tree = ast.parse(" ".join(text.split()), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # no rule either
         return
     for node in ast.walk(tree):
@@ -108,22 +101,12 @@ def trust_option(settings: Mapping[str, Any]) -> str:
 
 def _far_servers(settings: Mapping[str, Any]) -> Iterator[str]:
     """The servers on other machines that settings use."""
-    urls = []
-    if flattened(settings).get("sampling.engine") == "vllm-server":
-        urls += [flattened(settings).get("sampling.server.url", "http://localhost")]
-    urls += _servers_of(settings.get("scores"))
-    urls += _servers_of(settings.get("rewards"))
-    yield from (url for url in map(str, urls) if not is_local(urlsplit(url).hostname))
-
-
-def _servers_of(section: Any) -> Iterator[Any]:
-    """What is called `server` in a section, at any depth."""
-    if isinstance(section, Mapping):
-        if section.get("server"):
-            yield section["server"]
-        section = [*section.values()]
-    for part in section if isinstance(section, list | tuple) else ():
-        yield from _servers_of(part)
+    sampled = flattened(settings).get("sampling.engine") == "vllm-server"
+    for path, value in _leaves(settings):
+        of_model = path[0] in ("scores", "rewards") and path[-1] == "server"
+        used = of_model or (sampled and path == ("sampling", "server", "url"))
+        if used and value and not is_local(urlsplit(str(value)).hostname):
+            yield str(value)
 
 
 def require_trust(
@@ -143,15 +126,14 @@ def require_trust(
     own = named_code(caller)
     if untrusted := [name for name in named_code(settings) if code and name not in own]:
         raise ConfigError(
-            f"the settings of {source} name code: {', '.join(untrusted)}. It would be executed, "
-            "and could do whatever you can. If you trust it, add ",
+            f"the settings of {source} name code: {', '.join(untrusted)}. If you trust it, add ",
             Argument("trust"),
         )
     own_servers = {*_far_servers(merge(caller, {"sampling": {"engine": "vllm-server"}}))}
     if far := [url for url in _far_servers(settings) if url not in own_servers]:
         raise ConfigError(
-            f"the settings of {source} name a server on another machine: {', '.join(far)}. It "
-            f"would get your key, {KEY_VARIABLE}. If the server is yours, add ",
+            f"the settings of {source} name a server on another machine: {', '.join(far)}, which "
+            f"would get your key, {KEY_VARIABLE}. If it is yours, add ",
             Argument("trust"),
         )
 

@@ -13,7 +13,6 @@ Tensors are stored whole and by name, so any strategy with any number of ranks c
 """
 
 import json
-import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,8 +32,6 @@ from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.runs.checkpoints import write_manifest
 from rlobj.runs.run_folder import RunFolder
-
-logger = logging.getLogger(__name__)
 
 
 def write(
@@ -160,43 +157,25 @@ def _write_index(folder: Path) -> None:
 
 
 def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
-    """Restore AdamW's moments, with the strategy and the ranks of this run.
-
-    Raises:
-        RunError: a parameter's moments are missing.
-    """
+    """Restore AdamW's moments, with the strategy and the ranks of this run."""
     sources = _tensors(checkpoint / "optimizer")
     if not sources:  # written before the first update
         return
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        keys = [f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")]
-        saved = [key in sources for key in keys]
-        if not any(saved):  # the loss does not depend on this parameter
+        if f"{name}/step" not in sources:  # the loss does not depend on this parameter
             continue
-        if not all(saved):
-            raise RunError(f"{checkpoint / 'optimizer'} has no moments of {name}")
-        moments = {key.rpartition("/")[2]: sources[key].get_tensor(key) for key in keys}
+        keys = {key: f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")}
+        moments = {key: sources[saved].get_tensor(saved) for key, saved in keys.items()}
         parallel.set_moments(parameter, moments)
 
 
 def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
-    """Restore the weights of scores that follow the policy, with the ranks of this run.
-
-    Raises:
-        RunError: the checkpoint has no such weights.
-    """
+    """Restore the weights of scores that follow the policy, with the ranks of this run."""
     for name, score in lagged.items():
-        folder = checkpoint / "scores" / name
-        sources = _tensors(folder)
-
-        def read(weight: str, sources: dict[str, Any] = sources, folder: Path = folder) -> Tensor:
-            if weight not in sources:
-                raise RunError(f"{folder} has no {weight}")
-            return sources[weight].get_tensor(weight)
-
-        score.restore(read)
+        sources = _tensors(checkpoint / "scores" / name)
+        score.restore(lambda weight, sources=sources: sources[weight].get_tensor(weight))
 
 
 def _tensors(folder: Path) -> dict[str, Any]:
@@ -215,15 +194,11 @@ def restore_random(checkpoint: Path, rank: int) -> None:
     file = checkpoint / "random" / f"rank-{rank}.json"
     if not file.is_file():
         return
-    try:
-        state = parse_json(file.read_bytes())
-        version, numbers, gauss = state["python"]
-        current, *cuda = (torch.tensor(words, dtype=torch.uint8) for words in state["torch"])
-        random.setstate((version, tuple(numbers), gauss))
-        torch.set_rng_state(current)
-    except (ValueError, TypeError, KeyError, RuntimeError, OverflowError) as error:
-        logger.warning("%s cannot be read (%s); new random states are used", file, error)
-        return
+    state = parse_json(file.read_bytes())
+    version, numbers, gauss = state["python"]
+    current, *cuda = (torch.tensor(words, dtype=torch.uint8) for words in state["torch"])
+    random.setstate((version, tuple(numbers), gauss))
+    torch.set_rng_state(current)
     if len(cuda) == torch.cuda.device_count() > 0:  # skipped on other hardware
         torch.cuda.set_rng_state_all(cuda)
 

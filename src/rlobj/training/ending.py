@@ -1,22 +1,20 @@
 """How to go on with a run that has stopped: what an error says, and the screen."""
 
 import contextlib
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from rlobj.base.errors import BatchError, RunError, Setting
+from rlobj.base.errors import BatchError, RunError
 from rlobj.conversations.environment import NoRoom
 from rlobj.runs.layout import is_run
 from rlobj.runs.run_folder import RunFolder
-from rlobj.settings.resuming import may_change
 from rlobj.settings.run_config import settings_of
 from rlobj.settings.trust import trust_option
 from rlobj.training.resolving import RunRequest
 from rlobj.training.resumed_run import recorded_objects
 
 
-def how_to_go_on(run: RunRequest, settings: Sequence[Setting] = ()) -> str:
-    """How to continue a run that has stopped, with each of some settings that may change."""
+def how_to_go_on(run: RunRequest) -> str:
+    """How to continue a run that has stopped."""
     done = RunFolder(run.path).steps_saved()
     saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
     trust = trust_option(settings_of(run.config))
@@ -25,13 +23,7 @@ def how_to_go_on(run: RunRequest, settings: Sequence[Setting] = ()) -> str:
         arguments += ["trust=True"] if trust else []
         return f"Stopped with {saved}. Continue with:\n  rlobj.resume({', '.join(arguments)})"
     processes = f" --processes {run.processes}" if run.processes > 1 else ""
-    command = f"\n  rlobj resume {run.path}{trust}{processes}"
-    changes = [
-        f"--set {shlex.quote(str(setting))}" for setting in settings if may_change(setting.path)
-    ]
-    commands = [f"{command} {change}" for change in changes] or [command]
-    one_of = " one of" if len(commands) > 1 else ""
-    return f"Stopped with {saved}. Continue with{one_of}:{''.join(commands)}"
+    return f"Stopped with {saved}. Continue with:\n  rlobj resume {run.path}{trust}{processes}"
 
 
 @contextlib.contextmanager
@@ -51,5 +43,4 @@ def saying_how_to_go_on(run: RunRequest) -> Iterator[None]:
         fails_again = isinstance(error.__cause__, BatchError | NoRoom)
         if not is_run(run.path) or fails_again or error.finding in run.config.training.stop_on:
             raise
-        advice = how_to_go_on(run, error.message.settings)
-        raise RunError(error, "\n", advice, finding=error.finding) from error
+        raise RunError(error, "\n", how_to_go_on(run), finding=error.finding) from error

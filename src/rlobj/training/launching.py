@@ -35,10 +35,8 @@ def launches(processes: int | None, inputs: CallerInputs) -> bool:
     if local:
         raise ConfigError(
             Argument("processes", processes),
-            f" starts new processes, which cannot get the Python objects "
-            f"passed as {', '.join(local)}. Start this program with torchrun --nproc-per-node "
-            f"{processes} and leave out processes; or pass names: a model's folder or hub id, a "
-            "data file, a reward as file.py:function",
+            f" starts processes, which cannot get the Python objects passed as "
+            f"{', '.join(local)}. Start this program with torchrun and leave out processes",
         )
     return True
 

@@ -17,7 +17,7 @@ from rlobj.base.targets import importable, require_file
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES, check_columns, require_source, source_names
 from rlobj.data.tasks import TASKS
-from rlobj.models.location import gguf_digest, is_gguf, require_model
+from rlobj.models.location import gguf_digest, require_model
 from rlobj.models.score_sources import resolved_score
 from rlobj.objectives.objective import Objective
 from rlobj.runs.checkpoints import checkpoints, named_checkpoint
@@ -87,13 +87,12 @@ def start_from(
             without `trust`.
     """
     text = str(origin)
-    whole = is_run(path_of(text))  # a folder whose name may have an @
-    name, _, step = (text, "", "") if whole else text.rpartition("@")
-    path = path_of(name or text).absolute()
+    name, _, step = text.rpartition("@") if "@" in text else (text, "", "")
+    path = path_of(name).absolute()
     settings = {**read_settings(path), "objects": {}}
     changes = [(layer, dict(values)) for layer, values in above]
     presets = [values.pop("preset", None) for _, values in changes]
-    preset = preset or next((named for named in reversed(presets) if named is not None), None)
+    preset = preset or next(filter(None, reversed(presets)), None)
     if model := flattened(merged(changes)).get("model.name"):
         raise ConfigError(
             Argument("from_run", text), f" and the model {model} both name a policy: give one"
@@ -104,7 +103,6 @@ def start_from(
         changes = [(f"preset {preset}", {"preset": preset, **sections}), *changes]
         for name in _OF_PRESETS:
             settings.pop(name, None)
-    layer = f"run {path.name}"
     if step or checkpoints(path) or in_another_trainer(path):
         checkpoint = named_checkpoint(path, step or None)
         from rlobj.runs.checkpoints import newest_sound, require_sound
@@ -115,9 +113,8 @@ def start_from(
             checkpoint = newest_sound(path) or checkpoint
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
-        layer = f"{layer}@{step_of(checkpoint)}"
     _prepare_scores(path, settings, merged(changes))
-    layers = [(layer, settings), *changes]
+    layers = [(f"run {path.name}", settings), *changes]
     return layers, trusted_config(path, layers, merged(changes), trust)
 
 
@@ -163,13 +160,7 @@ def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
     if isinstance(objective, RunConfig):
         return [("config", {**settings_of(objective), "objects": {}}), *above]
     if isinstance(objective, Objective):
-        settings = {"objective": settings_of(objective)}
-        return layers_of(None, [("objective", settings), *above])
-    if not isinstance(objective, str | Path | None):
-        raise ConfigError(
-            f"the objective is a {type(objective).__name__}; expected a preset's name, an "
-            "Objective, a RunConfig, or a YAML file"
-        )
+        return layers_of(None, [("objective", {"objective": settings_of(objective)}), *above])
     named = None if objective is None else str(objective)
     path = None if named is None or named in preset_names() else path_of(named)
     if path is None or not path.is_file() or read_yaml(path).keys() & _PRESET_KEYS:
@@ -177,11 +168,7 @@ def _layers_under(above: Sequence[Layer], objective: Any) -> list[Layer]:
     else:
         layers = layers_of(None, [file_layer(path), *above])
     if not any("objective" in layer for _, layer in layers):
-        raise ConfigError(
-            "" if path is None else f"{objective} has ",
-            "no objective: name a preset, such as stapo (rlobj presets list shows all), or a "
-            "configuration file with preset: NAME or objective: in it",
-        )
+        raise ConfigError("no objective: name a preset, such as stapo (rlobj presets list)")
     return layers
 
 
@@ -193,12 +180,8 @@ def prepared(config: RunConfig) -> RunConfig:
         DataError: a source of problems is no known name, no path and no hub id.
     """
     for name in {*config.objective.columns} - config.columns.keys():
-        raise ConfigError(
-            f"objective.columns: {name}: nothing says where this column of your own comes from. "
-            "Use ",
-            Setting(f"columns.{name}", "data"),
-            ", reward, or FILE.py:FUNCTION",
-        )
+        source = Setting(f"columns.{name}", "data")
+        raise ConfigError(f"nothing says where the column '{name}' comes from: use ", source)
     if config.columns:
         from rlobj.runs.columns import refuse_recorded
 
@@ -235,8 +218,6 @@ def _require_inputs(config: RunConfig) -> None:
         if name not in (None, "policy"):
             with reported(ConfigError, setting, ConfigError):
                 require_model(name)
-                if setting == "rewards.model" and is_gguf(path_of(name)):
-                    raise ConfigError(f"{name} is a GGUF file; expected a folder or a hub id")
     for argument, source in {"data": config.data.source, "eval_on": config.data.test}.items():
         for name in () if argument in config.objects else source_names(source):
             require_source(name)

@@ -83,17 +83,10 @@ class Hardware(NamedTuple):
 
 
 class Problems(NamedTuple):
-    """The problems of a run.
-
-    Attributes:
-        train: the training problems.
-        test: the held-out problems; none = no evaluation.
-        note: why there are no held-out problems, or not all, for the header.
-    """
+    """The problems of a run; without held-out ones, it is not evaluated."""
 
     train: list[Problem]
     test: list[Problem]
-    note: str
 
 
 @dataclass(frozen=True)
@@ -139,24 +132,22 @@ class ResolvedRun(RunRequest):
             data, "train", rows, answers=config.needs_answers
         )
         if not config.evaluation.every or (self.here and not is_here(data.test)):
-            return Problems(train, [], "")
+            return Problems(train, [])
         if rows is not None and held_out is None:
             held_out = rows if data.test_fraction else None
             if held_out is None and data.test is None:
-                return Problems(train, [], " (no test problems were given)")
+                return Problems(train, [])
         try:
             test = read.get("test") or load_problems(data, "test", held_out, answers=graded)
         except DataError as error:
             if held_out is not None or data.test is not None or data.test_fraction:
                 raise
             logger.warning("no held-out evaluation: %s", error)
-            note = " (no test split; to evaluate, use data.test=FILE or data.test_fraction=0.1)"
-            return Problems(train, [], note)
-        test, whole = test[: config.evaluation.problems], len(test)
-        note = f", the first of {whole} (evaluation.problems)" if len(test) < whole else ""
+            return Problems(train, [])
+        test = test[: config.evaluation.problems]
         if warning := known_problems(train, test):
             logger.warning(f"{', '.join(source_names(data.test or data.source))}: {warning}")
-        return Problems(train, test, note)
+        return Problems(train, test)
 
 
 def resolve(

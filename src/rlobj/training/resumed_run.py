@@ -12,9 +12,9 @@ from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import how_to_continue, in_another_trainer
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.building import build_config
-from rlobj.settings.layers import Layer, flattened, merged, origins
+from rlobj.settings.layers import Layer, merged, origins
 from rlobj.settings.presets import difference
-from rlobj.settings.resuming import changed, refuse_changes
+from rlobj.settings.resuming import refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.trust import trusted_config
 from rlobj.training.new_run import prepared
@@ -40,30 +40,20 @@ def open_resumed(
     """
     path = Path(run)
     if in_another_trainer(path):
-        how = how_to_continue(path)
-        raise ConfigError(f"{run} cannot be resumed here. {how}")
-    origin_of, flat = origins(changes), flattened(merged(changes))
-    several = {name for name in ("rewards", "rewards.of") if isinstance(flat.get(name), list)}
-    names = [f"{origin} {name}" for name, origin in origin_of.items() if name not in several]
+        raise ConfigError(f"{run} cannot be resumed here. {how_to_continue(path)}")
     recorded = read_settings(path)  # an error if there is no run
-    refuse_changes(run, names)
+    refuse_changes(run, [f"{origin} {name}" for name, origin in origins(changes).items()])
     from_caller = merged([*again, *changes])
     with without_imports():
         stored = settings_of(RunConfig(**recorded))
     config = trusted_config(run, [("run", stored), *changes], from_caller, trust)
-    if several:  # of which each may have a change
-        rewards = config.rewards.seen_from(Path.cwd())
-        config = config.model_copy(update={"rewards": rewards})
-        refuse_changes(run, changed(stored, settings_of(config)))
     _require_same_objects(run, stored, again, recorded_objects(config))
     from rlobj.runs.checkpoints import newest_sound
 
     newest = newest_sound(RunFolder(run).path)
     steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
-        raise ConfigError(
-            Setting("training.steps", steps), f": {run} has {done} steps done already"
-        )
+        raise ConfigError(Setting("training.steps", steps), f": {run} has done {done} steps")
     return RunRequest(
         config, path, [*changes], processes or started_processes(), done, resumed=True
     )
@@ -81,8 +71,8 @@ def _require_same_objects(
     missing = [f"{name}=..." for name in needed if name not in dict(again)]
     if missing:
         raise ConfigError(
-            f"{run} was started with Python objects, which its configuration cannot name. Pass "
-            f"them again: rlobj.resume({str(run)!r}, {', '.join(missing)})"
+            f"{run} was started with Python objects. Pass them again: "
+            f"rlobj.resume({str(run)!r}, {', '.join(missing)})"
         )
     for name, layer in again:
         settings = dict(stored)
@@ -91,6 +81,5 @@ def _require_same_objects(
         config = prepared(build_config([("run", settings), (name, layer)]))
         for path, before, now in difference(settings, settings_of(config)):
             raise ConfigError(
-                f"{run} was started with another {name}: {path} is {before!r}, and would be "
-                f"{now!r}. A run is resumed with what it was started with"
+                f"{run} was started with another {name}: {path} is {before!r}, not {now!r}"
             )

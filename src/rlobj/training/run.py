@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlobj.base.errors import ConfigError
 from rlobj.base.paths import located_target
 from rlobj.base.targets import without_imports
 from rlobj.objectives.objective import Objective
@@ -122,7 +121,6 @@ def train(
     """
     from rlobj.training.progress import shown
 
-    _refuse_wrong_types(out, settings, processes, callbacks, "out")
     inputs = CallerInputs(
         model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
     )
@@ -201,9 +199,6 @@ def resume(
     """
     from rlobj.training.progress import shown
 
-    if run is None:
-        raise ConfigError("run is None; expected the path of a run")
-    _refuse_wrong_types(run, settings, processes, callbacks, "run")
     changes = _layers(settings)
     if isinstance(sampler, str):
         changes, sampler = [("sampler", nested("sampling.engine", sampler)), *changes], None
@@ -258,30 +253,6 @@ def _importing_only(layers: Sequence[Layer]) -> AbstractContextManager[None]:
     """Inside, settings are only read, and no code is imported but what these layers name."""
     code = named_code(merged(layers))
     return without_imports([*code, *(located_target(target, Path.cwd()) for target in code)])
-
-
-def _refuse_wrong_types(
-    folder: Any, settings: Any, processes: Any, callbacks: Any, argument: str
-) -> None:
-    """Raise ConfigError for an argument of another type than documented."""
-    if not isinstance(folder, str | Path | None):
-        raise ConfigError(f"{argument} is {folder!r}; expected the path of a folder")
-    if isinstance(settings, Mapping):
-        valid = all(isinstance(name, str) for name in settings)
-    else:  # the program gives layers
-        layers = settings if isinstance(settings, Sequence) else [settings]
-        valid = settings is None or all(
-            isinstance(layer, tuple) and len(layer) == 2 and isinstance(layer[1], Mapping)
-            for layer in layers
-        )
-    if not valid:
-        raise ConfigError(
-            f'settings is {settings!r}; expected a dict such as {{"training.steps": 3}}'
-        )
-    if processes is not None and not (isinstance(processes, int) and processes >= 1):
-        raise ConfigError(f"processes is {processes!r}; expected a whole number of at least 1")
-    if not isinstance(callbacks, Sequence) or not all(isinstance(c, Callback) for c in callbacks):
-        raise ConfigError(f"callbacks is {callbacks!r}; expected a list of rlobj.Callback objects")
 
 
 def _layers(settings: Mapping[str, Any] | Sequence[Layer] | None) -> list[Layer]:

@@ -75,7 +75,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         parallel = _open_parallel(config, accelerator, stack)
         opening = partial(_opening, inputs.callbacks, comm)
         with opening("loading the problems"):
-            train, test, _ = run.problems
+            train, test = run.problems
             OwnColumns(config).check(train)
             check_named(config.environment, inputs.passed("environment"), inputs.tools)
             if config.model.name is None and inputs.passed("model") is None:
@@ -297,8 +297,7 @@ def _facts(
     saving = " where that saves tokens" * (config.training.shared_prompts == "auto")
     facts = {
         "policy": f"{name}, {size}",
-        "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out"
-        + run.problems.note,
+        "problems": f"{len(trainer.stream)} to train on, {len(trainer.test_problems)} held out",
         "device": ", ".join(device),
         "prompts": f"computed once per response: {whole_rows}"
         if whole_rows

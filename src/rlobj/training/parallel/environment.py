@@ -50,13 +50,8 @@ def open_parallel(
         MissingExtra: a zero strategy is requested, and DeepSpeed is not installed.
     """
     if offload and strategy not in _ZERO:
-        raise ConfigError(
-            f"training.offload is cpu, and training.strategy is {strategy}: expected zero2 or "
-            "zero3. Use ",
-            Setting("training.strategy", "zero2"),
-            " or ",
-            Setting("training.offload", None),
-        )
+        zero2 = Setting("training.strategy", "zero2")
+        raise ConfigError(f"training.strategy={strategy} has no training.offload. Use ", zero2)
     if strategy in _ZERO:
         from accelerate.utils import compare_versions
 
@@ -64,9 +59,8 @@ def open_parallel(
             raise MissingExtra("deepspeed", "deepspeed", f"training.strategy={strategy}")
         if compare_versions("deepspeed", "<", DEEPSPEED_MINIMUM):
             raise ConfigError(
-                f"training.strategy={strategy} needs deepspeed {DEEPSPEED_MINIMUM} or newer, and "
-                f"found {importlib.metadata.version('deepspeed')}, which sums gradients over micro-"
-                f"batches incorrectly. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
+                f"found deepspeed {importlib.metadata.version('deepspeed')}, which sums gradients "
+                f"incorrectly. Update it with: pip install 'deepspeed>={DEEPSPEED_MINIMUM}'"
             )
     with contextlib.ExitStack() as stack:
         if accelerator is None:
