@@ -158,7 +158,7 @@ def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns,
 
 
 def test_gigpo_asks_where_the_states_of_its_turns_come_from():
-    message = "objective.columns: state: nothing says where .* Use columns.state=data, reward, or"
+    message = "nothing says where the column 'state' comes from: use columns.state=data"
     with pytest.raises(ConfigError, match=message):
         prepared(compose("gigpo", [("the test", {"data": {"source": "calculator"}})]))
 
