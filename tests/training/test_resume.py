@@ -62,7 +62,7 @@ def test_resume_refuses_what_would_change_results(policy):
     rlobj.train("stapo", model=policy, data="max-digits", out="run", settings=QUICK)
     with pytest.raises(ConfigError, match=r"Leave out: settings training\.weight_decay"):
         rlobj.resume("run", settings={"training.weight_decay": 1.0, "training.steps": 4})
-    with pytest.raises(ConfigError, match=r"training\.steps=1: run has 2 steps done already"):
+    with pytest.raises(ConfigError, match=r"training\.steps=1: run has done 2 steps"):
         rlobj.resume("run", settings={"training.steps": 1})
     with pytest.raises(ConfigError, match="nowhere is not a run"):
         rlobj.resume("nowhere")

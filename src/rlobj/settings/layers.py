@@ -119,7 +119,14 @@ def parse_setting(text: str) -> dict[str, Any]:
     if not equals or not all(names) or names[0] == "objects":
         expected = ": expected SETTING=VALUE, such as training.steps=50"
         raise ConfigError(Argument("settings", text), expected)
-    return nested(key.strip(), _value(value.strip()))
+    key, value = key.strip(), value.strip()
+    read = _value(value)
+    if key in _TEMPLATES and read is not None and not isinstance(read, str):
+        read = value  # a template is text also where it looks like a mapping
+    return nested(key, read)
+
+
+_TEMPLATES = ("data.template", "data.test_template", "data.system")
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:
