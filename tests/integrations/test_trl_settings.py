@@ -44,7 +44,7 @@ LOPTI = {"objective": "lopti"}
         ),
         ({}, {"columns": {"step": "data"}}, "columns.step: the record has this column"),
         ({}, {"objective": SCORED}, "scores={'teacher': {'model': NAME}}"),
-        ({}, {"objective": "opd"}, "nothing says where its model is"),
+        ({}, {"objective": "opd"}, "nothing names its model"),
         ({}, {"scores": {"teacher": {"modle": "x"}}}, "Did you mean 'model'"),
         (
             {},

@@ -255,8 +255,8 @@ def test_a_run_is_resumed_only_with_the_model_of_a_score_that_it_began_with(poli
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ({}, r"reads the score 'teacher', and nothing says .* scores\.teacher\.run=RUN"),
-        ({"teacher": "required"}, r"nothing says where its model is"),
+        ({}, r"reads the score 'teacher', and nothing names .* scores\.teacher\.run=RUN"),
+        ({"teacher": "required"}, r"nothing names its model"),
         ({"teacher": {"run": "nowhere"}}, "nowhere is not a run: there is no such folder"),
         ({"teacher": {"model": "policy", "prompt": "nofile"}}, "which is no file that can be read"),
         ({"teacher": {"model": "policy", "prompt": "{{ hint }}"}}, "'hint' is undefined"),

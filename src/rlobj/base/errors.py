@@ -97,8 +97,6 @@ class Message(str):
         >>> message = Message("use ", Setting("training.steps", 3), " or ", Argument("trust"))
         >>> print(message)
         use training.steps=3 or trust=True
-        >>> message.settings
-        [Setting(path='training.steps', value=3)]
         >>> message.written(lambda part: f"<{part}>")
         'use <training.steps=3> or <trust=True>'
     """
@@ -116,11 +114,6 @@ class Message(str):
         """All messages, with a text between them."""
         parts = [part for message in messages for part in (between, message)]
         return cls(*parts[1:])
-
-    @property
-    def settings(self) -> list[Setting]:
-        """The settings that it names."""
-        return [part for part in self.parts if isinstance(part, Setting)]
 
     def written(self, write: Callable[[Typed], str]) -> str:
         """The text, with settings and arguments as a function writes them."""

@@ -117,7 +117,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     names = [name.strip() for name in key.split(".")]
     if not equals or not all(names) or names[0] == "objects":
-        expected = ": expected SETTING=VALUE, such as training.steps=50"
+        expected = ": expected key=value, such as training.steps=50"
         raise ConfigError(Argument("settings", text), expected)
     key, value = key.strip(), value.strip()
     read = _value(value)

@@ -199,7 +199,9 @@ class RunConfig(Model):
                 "expected auto or false with training.gradient_checkpointing=true"
             )
         if environment.target is not None and environment.tools:
-            wrong["environment.tools"] = f"environment.target={environment.target} answers alone"
+            wrong["environment.tools"] = (
+                f"environment.target={environment.target} answers the policy too: give one"
+            )
         if isinstance(environment.at_limit, float) and names:
             wrong["environment.at_limit"] = "of several rewards, expected graded or undecided"
         if problems := [*wrong.items(), *self._unknown_rewards()]:
