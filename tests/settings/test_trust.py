@@ -116,21 +116,6 @@ def test_every_way_to_write_true_asks_for_trust_in_the_code_of_a_model(true: Any
         require_trust("RUN", {"model": {"trust_remote_code": true}}, {})
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda reward: reward,
-        lambda reward: [reward],
-        lambda reward: {"of": [reward]},
-        lambda reward: [{"kind": "several", "of": [reward]}],
-    ],
-)
-def test_a_server_of_a_reward_asks_for_trust_in_every_form_of_the_setting(form: Any) -> None:
-    reward = {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:8765"}
-    with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
-        require_trust("RUN", {"rewards": form(reward)}, {})
-
-
 def test_a_file_whose_name_begins_as_a_python_object_is_code() -> None:
     target = "<Python objects/evil.py:f"
     rewards = {"kind": "custom", "target": target}
@@ -141,7 +126,7 @@ def test_a_file_whose_name_begins_as_a_python_object_is_code() -> None:
 
 def test_a_dry_run_trusts_code_that_it_does_not_import_and_no_server() -> None:
     code = {"rewards": {"kind": "custom", "target": "a.py:f"}}
-    server = {"rewards": {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:1"}}
+    server = {"scores": {"teacher": {"server": "http://192.0.2.2:1"}}}
     with without_imports():
         trusted_config("RUN", [("run", code)], {}, False)
         with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):

@@ -29,7 +29,6 @@ RESUMABLE_SETTINGS = (
     "environment.max_failures",
     "rewards.max_failures",
     "rewards.concurrency",
-    "rewards.server",
     "rewards.device",
     "rewards.batch_tokens",
     "sampling.batch_tokens",

@@ -103,8 +103,8 @@ def _far_servers(settings: Mapping[str, Any]) -> Iterator[str]:
     """The servers on other machines that settings use."""
     sampled = flattened(settings).get("sampling.engine") == "vllm-server"
     for path, value in _leaves(settings):
-        of_model = path[0] in ("scores", "rewards") and path[-1] == "server"
-        used = of_model or (sampled and path == ("sampling", "server", "url"))
+        scores = path[0] == "scores" and path[-1] == "server"
+        used = scores or (sampled and path == ("sampling", "server", "url"))
         if used and value and not is_local(urlsplit(str(value)).hostname):
             yield str(value)
 
