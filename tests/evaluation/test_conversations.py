@@ -121,13 +121,8 @@ def test_an_environment_may_be_a_python_class_that_only_rewards(model, tmp_path)
     result = evaluated(model, environment=Silent)
     assert {row["prompt"] for row in result.rows} == {row["prompt"] for row in ROWS}
     assert 0 < result.reward <= 0.5
-    wrong = {
-        "Did you mean 'calculator'": {"environment": "calculater"},
-        "tools is <function add at .*>; expected a list of names and functions": {"tools": add},
-    }
-    for message, given in wrong.items():
-        with pytest.raises(ConfigError, match=message):
-            evaluated(model, **given, out=tmp_path / "evaluation")
+    with pytest.raises(ConfigError, match="target is 'calculater'"):
+        evaluated(model, environment="calculater", out=tmp_path / "evaluation")
     assert not (tmp_path / "evaluation").exists()
 
 

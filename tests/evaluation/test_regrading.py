@@ -10,7 +10,7 @@ import pytest
 from stored_evaluations import stored
 
 from rlobj.answers import verifier_version
-from rlobj.base.errors import ConfigError, DataError
+from rlobj.base.errors import ConfigError
 from rlobj.evaluation import compare, regrade, summarise_folder
 from rlobj.runs.evaluation_samples import Samples
 
@@ -100,21 +100,6 @@ def test_a_reward_of_the_same_kind_keeps_its_other_settings(tmp_path: Path):
     assert regrade(out, reward="exact").accuracy == 0.5
 
 
-def settings_with(folder: Path, **changes: Any) -> None:
-    """Change the settings of an evaluation, as anybody can who passes it on."""
-    file = folder / "settings.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-
-def test_a_server_of_a_shared_folder_gets_no_key_without_trust(tmp_path: Path):
-    out = tmp_path / "out"
-    stored(out, SUMS)
-    reward = {"kind": "reward_model", "model": "m", "server": "http://192.0.2.2:1"}
-    settings_with(out, benchmarks={"r": {"reward": reward}})
-    with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
-        regrade(out)
-
-
 def test_twenty_changed_grades_are_listed_without_control_characters(tmp_path: Path):
     stored(tmp_path / "open", {r"\Re(5)": [r"\boxed{5}", "5"]}, "math")
     text = compare(tmp_path / "open", regrade(tmp_path / "open", reward="exact")).to_markdown()
@@ -127,16 +112,6 @@ def test_twenty_changed_grades_are_listed_without_control_characters(tmp_path: P
     listed = text.partition("Changed grades (20 of 25):")[2]
     assert listed.count("| 4␛[31m | 4␛[31m | wrong (") == 20
     assert "\x1b" not in listed
-
-
-def test_a_gold_that_cannot_be_read_changes_nothing_in_the_folder(tmp_path: Path):
-    out = tmp_path / "out"
-    stored(out, {"5": ["5"], "}": ["5"]})
-    before = files(out)
-    with pytest.raises(DataError, match=r"cannot read 1 of 2 gold answers: '}' of '}'"):
-        regrade(out, reward="math_verify")
-    assert files(out) == before
-    assert [folder.name for folder in tmp_path.iterdir()] == ["out"]
 
 
 # The version of the verifier.
