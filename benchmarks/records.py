@@ -87,7 +87,7 @@ def unobserved() -> Iterator[None]:
         mock.patch(f"{loop}.learner.Learner._observed", return_value=None),
         mock.patch(f"{loop}.learner.token_metrics", return_value={}),
         mock.patch(f"{loop}.learner.Learner.entropy_change", return_value={}),
-        mock.patch("rlobj.objectives.objective._find_clauses", return_value=None),
+        mock.patch("rlobj.objectives.planning._find_clauses", return_value=None),
     ):
         yield
 

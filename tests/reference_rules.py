@@ -418,22 +418,22 @@ class Reference:
         return found  # type: ignore[return-value]
 
     def aggregate(self, node: Any, unit: Hashable) -> Approximate | None:
-        members = self.members(node, node.of.level, unit)
-        if node.statistic in ("count", "share"):
-            outcomes = [self.known(node.of, place) for place in members]
+        members = self.members(node, node.value.level, unit)
+        if node.method in ("count", "share"):
+            outcomes = [self.known(node.value, place) for place in members]
             outcomes = [outcome for outcome in outcomes if outcome is not None]
             held, size = Approximate(sum(outcomes)), Approximate(len(outcomes))
-            if node.statistic == "count":
+            if node.method == "count":
                 return held
             return FUNCTIONS["/"](held, size) if outcomes else None
-        numbers = list(self.values(node.of, members).values())
-        if node.statistic == "sum":
+        numbers = list(self.values(node.value, members).values())
+        if node.method == "sum":
             return total(numbers)
         if not numbers:
             return None
-        if node.statistic == "mean":
+        if node.method == "mean":
             return FUNCTIONS["/"](total(numbers), Approximate(len(numbers)))
-        best = (min if node.statistic == "min" else max)(numbers)
+        best = (min if node.method == "min" else max)(numbers)
         return Approximate(best.value, max(number.error for number in numbers))
 
     def quantile(self, node: Any, unit: Hashable) -> Approximate | None:
@@ -456,9 +456,9 @@ class Reference:
 
     def rank(self, node: Any, place: Place) -> Approximate | None:
         """(rank − 1)/(n − 1): the share of the others that are smaller; half of those that tie."""
-        level = self.counted(node, node.of.level)
+        level = self.counted(node, node.value.level)
         place = self.lift(place, level)
-        values = self.values(node.of, self.members(node, level, self.unit(str(node.by), place)))
+        values = self.values(node.value, self.members(node, level, self.unit(str(node.by), place)))
         own = values.pop(place, None)
         if own is None or not values:
             return own and Approximate(0.5)
@@ -470,7 +470,7 @@ class Reference:
         return FUNCTIONS["/"](Approximate(sum(points)), Approximate(len(values)))
 
     def scan(self, node: Any, place: Place) -> Approximate | None:
-        place, step = self.lift(place, node.level), -1 if node.side == "prefix" else 1
+        place, step = self.lift(place, node.level), -1 if node.method == "prefix_sum" else 1
         path = list(dict.fromkeys(self.lift(x, node.level) for x in self.tokens([place[0]])))
         path = [x for x in path if self.unit(node.by, x) == self.unit(node.by, place)]
         value, next_one = self.number(node.value, place), path.index(place) + step
@@ -518,8 +518,8 @@ class Reference:
 
     def quantified(self, node: Any, unit: Hashable) -> bool:
         """Any or all of the members on which the rule is defined."""
-        found = [self.known(node.of, p) for p in self.members(node, node.of.level, unit)]
-        return True in found if node.statistic == "any" else False not in found
+        found = [self.known(node.value, p) for p in self.members(node, node.value.level, unit)]
+        return True in found if node.method == "any" else False not in found
 
     def cut(self, node: Any, unit: Hashable) -> dict[Place, bool | None]:
         """The outcomes of a population's members, undefined where the number is."""
@@ -531,11 +531,11 @@ class Reference:
         chosen: dict[Place, bool | None] = dict.fromkeys(members)
         if k == 0 or k < node.none_below:
             return {**chosen, **dict.fromkeys(values, False)}
-        edge = sorted(values.values(), reverse=node.side == "top")[k - 1]
+        edge = sorted(values.values(), reverse=node.method == "top")[k - 1]
         for place, value in values.items():
             not_close(value, edge)
             above, below = value.value >= edge.value, value.value <= edge.value
-            chosen[place] = above if node.side == "top" else below
+            chosen[place] = above if node.method == "top" else below
         return chosen
 
     def mean_cut(self, node: Any, unit: Hashable) -> dict[Place, bool | None]:
@@ -557,7 +557,7 @@ class Reference:
     def sample(self, node: Any) -> set[Place]:
         """The tokens, or responses, of the rule with the smallest random numbers."""
         every = self.wholes if node.of == "response" else self.tokens(self.decided)
-        rule = [place for place in every if self.inside(node.rule, place)]
+        rule = [place for place in every if self.inside(node.value, place)]
         k = node.amount
         if type(k) is not int:
             k = rounded_share(k, len(every if node.of == "all" else rule), node.round)

@@ -56,7 +56,6 @@ from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.penalties import KL, EntropyBonus
 from rlobj.objectives.rules import COLUMNS, Expr, Level
 from rlobj.objectives.rules.nodes import (
-    Column,
     Constant,
     Controlled,
     NamedNumber,
@@ -505,7 +504,7 @@ def larger_rules(expressions: tuple[Any, Any]) -> Any:
             lambda r, size, seed, of, round, least: r.sample(size, seed, of, round, least),
             rules,
             st.integers(0, 99) | st.floats(0, 1),
-            st.integers(-5, 5),
+            st.integers(0, 5),
             st.sampled_from(["rule", "all", "response"]),
             st.sampled_from(["ceil", "floor"]),
             counts,
@@ -538,9 +537,8 @@ def by_own_columns(expressions: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def ranked(numbers: Any) -> Any:
-    """Numbers that a cut may rank: those that read a column."""
-    columns = (Column, NamedReward)
-    return numbers.filter(lambda x: any(isinstance(node, columns) for node in x.walk()))
+    """Numbers that a cut may rank: those that differ within the update."""
+    return numbers.filter(lambda x: x.level > Level.UPDATE)
 
 
 def of_responses(numbers: Any) -> Any:

@@ -25,7 +25,7 @@ import rlobj
 import rlobj_cli
 from rlobj.base.yaml import load_yaml
 from rlobj.data import load_problems
-from rlobj.objectives.clauses import EFFECTS
+from rlobj.objectives.plan import EFFECTS
 from rlobj.rewards import Custom
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import EMBEDDED_LAYER, file_layer, layers_of, parse_setting

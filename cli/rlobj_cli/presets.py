@@ -95,8 +95,7 @@ def show(preset: PresetOrFile) -> None:
     facts = [f"{counted(updates * phases, 'optimizer update')} per rollout"]
     if loaded.bases:
         facts.append(f"builds on {', '.join(loaded.bases)}")
-    explanation = objective.explain(updates, config.training.old_logprobs)
-    lines = [f"{preset}  {title}".rstrip(), *facts, "", *str(explanation).split("\n")]
+    lines = [f"{preset}  {title}".rstrip(), *facts, "", *str(config.explanation()).split("\n")]
     comment = "\n".join(f"# {shown_lines(line)}".rstrip() for line in lines)
     show_yaml(Screen(), f"{loaded.text}\n{comment}\n")
 

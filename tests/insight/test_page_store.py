@@ -90,7 +90,7 @@ def test_the_page_of_a_run_imports_no_code(tmp_path: Path, rule) -> None:
     page = read_rows(tmp_path)
     assert [name for name in page.rows.column_names if "Rare" in name] == []
     assert "mine.py:Rare" in write_inspection_page(tmp_path).read_text()
-    with without_imports(), pytest.raises(ConfigError, match="its tokens are not known"):
+    with without_imports(), pytest.raises(ConfigError, match="is not imported here"):
         Objective(drop=rule).plan([random_update((1, 1), 24, 0).table])
 
 

@@ -146,22 +146,22 @@ MAXRL = Objective(advantage=MaximumLikelihood())
 def test_a_reward_below_0_is_refused_where_it_would_turn_the_sign(rewards: list[float]) -> None:
     batch = tokens([1] * 4, [-1.0] * 4, rewards=rewards, groups=[7] * 4)
     row = next(i for i, reward in enumerate(rewards) if reward < 0)
-    message = f"column 'rewards' is {rewards[row]:g} at response {row} of group 7; expected 0"
+    message = f"column 'rewards' is {rewards[row]:g} at response {row}; expected 0"
     with pytest.raises(BatchError, match=message):
         MAXRL.plan([batch])
     with pytest.raises(BatchError, match=message):
         MaximumLikelihood()(torch.tensor(rewards), torch.tensor([7] * 4), torch.tensor([1] * 4))
 
 
-def test_a_sum_of_rewards_below_0_is_refused_with_its_parts() -> None:
+def test_a_sum_of_rewards_below_0_is_refused() -> None:
     """If it is below 0 by more than rounding."""
     rewards = torch.tensor([[1.0, 0.0], [1.0, -1.5]])
     batch = tokens([1, 1], [-1.0] * 2, rewards=rewards, reward_names=("right", "overlong"))
-    with pytest.raises(BatchError, match=r"is -0\.5 at .* \(right 1, overlong -1\.5\); expected 0"):
+    with pytest.raises(BatchError, match=r"is -0\.5 at response 1; expected 0"):
         MAXRL.plan([batch])
     assert MAXRL.plan([batch.replace(reward_weights=(1.0, 0.5))]).kept == 2
     batch = tokens([1, 1], [-1.0] * 2, rewards=[1.0, 0.0], ref_logprobs=[-2.0, -2.0])
-    with pytest.raises(BatchError, match=r"is -0\.5 at response 1 .* reward_kl"):
+    with pytest.raises(BatchError, match=r"is -0\.5 at response 1"):
         MAXRL.replace(reward_kl=0.5).plan([batch])
     batch = tokens([1] * 3, [-1.0] * 3, rewards=[0.3 - 0.1 - 0.2, 0.0, 1.0])
     assert MAXRL.plan([batch]).advantages[0].tolist() == pytest.approx([-1, -1, 2], rel=1e-5)

@@ -57,7 +57,7 @@ EXPECTED = {
     "surprisal.sum(by='mark')": [7, 10, 10, 0, 10, 7, 7],  # -5 is in no unit
     "surprisal.top(0.5, by='mark')": [0, 0, 1, 0, 1, 1, 1],
     # nothing is selected in no unit, also where the number is undefined
-    "~surprisal.mean(within=prob > 2).top(0.5, by='mark')": [0, 0, 0, 1, 0, 0, 0],
+    "~surprisal.mean('response', prob > 2).top(0.5, by='mark')": [0, 0, 0, 1, 0, 0, 0],
     "outcome.mean(by='role')": [2, 2, 2, 2, 2, 2, 5],  # responses 0 and 2; 2^60 + 1 is another
     "outcome.sum(by='role') + (outcome > 0).count(by='role')": [6] * 6 + [6],
     "reward.mean(by='role', within=outcome < 2)": [3, 3, 3, 3, 3, 3, 0],
@@ -76,13 +76,13 @@ def test_a_column_given_for_each_token_must_be_the_same_in_its_response_and_turn
     for name, place in (("outcome", r"row 3 \(response 1, token 1\)"), ("state", "row 3")):
         wrong = batch.replace(columns={name: [4, 4, 6, 5, 6]})
         unit = {"outcome": "response", "state": "turn"}[name]
-        with pytest.raises(BatchError, match=f"one value per {unit}.*{place}"):
+        with pytest.raises(BatchError, match=f"several values in a {unit} at {place}"):
             numbers(f"{name}.sum()", [wrong])
 
 
 def test_a_response_without_tokens_needs_a_value_of_its_own() -> None:
     batch = tokens([2, 0], [-1.0, -2.0], rewards=[1, 0], columns={"outcome": [4, 4]})
-    with pytest.raises(BatchError, match="no token says what it is at response 1"):
+    with pytest.raises(BatchError, match="one value per token, and there is none at response 1"):
         numbers("outcome.sum()", [batch])
     batch = batch.replace(columns={"outcome": [[4], [5]]})
     assert numbers("outcome.sum()", [batch]) == [9, 9]
@@ -92,7 +92,7 @@ def test_a_response_without_tokens_needs_a_value_of_its_own() -> None:
 def test_values_of_responses_are_not_counted_for_each_token_without_a_word() -> None:
     objective = Objective(columns=["outcome"], drop="outcome > outcome.mean(by='group')")
     batch = tokens([3, 1], [-1.0] * 4, rewards=[1, 0], columns={"outcome": [1.0, 5]})
-    with pytest.raises(BatchError, match=r"would count it for each token.*{outcome: response}"):
+    with pytest.raises(BatchError, match=r"has one value per response: .*{outcome: response}"):
         objective(batch)
     objective.replace(drop="outcome > 2")(batch)  # each token reads its response's
 
@@ -166,11 +166,11 @@ def test_levels_are_written_and_read_again() -> None:
         ),
         (
             {"columns": {"state": "turn"}, "drop": "length.top(0.5, by='state', of='response')"},
-            "a response lies in several populations",
+            "a response lies in several of by=",
         ),
         (
             {"columns": {"outcome": "response"}, "drop": column("outcome") > 1},
-            r'one value per token, and columns says response. Write column\("outcome", level="resp',
+            r"write column\('outcome', 'response'\)",
         ),
     ],
 )

@@ -144,15 +144,15 @@ def test_a_teacher_gets_no_gradient():
     [
         ("jds", {}, "no divergence 'jds'. Did you mean 'jsd'"),
         ("jsd", {"alpha": 0.1}, "no setting 'alpha'"),
-        ("reverse_kl", {"k": 3}, "reverse_kl has no settings"),
+        ("reverse_kl", {"k": 3}, "no setting 'k'"),
         ("forward_kl_topk", {}, "needs k, the number of tokens: k=20"),
         ("forward_kl_topk", {"k": 0}, "at least|greater than or equal to 1, got 0"),
         ("jsd", {"beta": 1.5}, "beta: .*got 1.5"),
-        ("mixed_kl_topk", {"k": 3, "weight": 2}, "weight: .*got 2"),
-        ("forward_kl_topk", {"k": 2.5}, "k: .*got 2.5"),
+        ("mixed_kl_topk", {"k": 3, "weight": 2}, "beta: .*got 2"),
+        ("forward_kl_topk", {"k": 2.5}, "top: .*got 2.5"),
         ("reverse_kl_topk", {"k": 2, "outside": 3.0}, "outside: .*got 3"),
         ("reverse_kl_topk", {"k": 2, "outside": math.nan}, "outside: .*finite"),
-        ("mixed_kl_topk", {"k": 3, "renormalise": True, "outside": -1.0}, "not both"),
+        ("mixed_kl_topk", {"k": 3, "renormalise": True, "outside": -1.0}, "without renormalise"),
     ],
 )
 def test_a_wrong_kind_or_setting_is_refused(kind, settings, message):
@@ -161,18 +161,18 @@ def test_a_wrong_kind_or_setting_is_refused(kind, settings, message):
 
 
 def test_logits_of_other_positions_are_refused():
-    with pytest.raises(BatchError, match=r"expected \[N, V\] with the same N"):
+    with pytest.raises(BatchError, match="differ in N"):
         divergence("jsd", logits(0), logits(1)[1:])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"of": "forward", "top": 3, "outside": -9.0}, "belongs to reverse and mixed, not to"),
-        ({"of": "reverse", "outside": -9.0}, "outside: belongs to top"),
+        ({"of": "forward", "top": 3, "outside": -9.0}, "belongs to reverse and mixed with top"),
+        ({"of": "reverse", "outside": -9.0}, "outside: belongs to reverse and mixed with top"),
         ({"of": "reverse", "renormalise": True}, "renormalise: belongs to top"),
         ({"of": "kl"}, "of: "),
-        ({"of": "forward", "beta": 0.2}, "beta: belongs to jsd and mixed, not to forward"),
+        ({"of": "forward", "beta": 0.2}, "beta: belongs to jsd and mixed"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(settings, message):
@@ -184,7 +184,7 @@ def test_settings_that_do_not_fit_together_are_refused(settings, message):
 def test_two_divergences_from_one_teacher_are_the_same_one():
     jsd = {"kind": "divergence", "against": "teacher", "of": "jsd"}
     Objective(scores=("teacher",), penalties=(jsd, {**jsd, "where": "prob < 0.5"}))
-    with pytest.raises(ConfigError, match="there is one divergence from 'teacher'"):
+    with pytest.raises(ConfigError, match="give all divergences from 'teacher' the same"):
         Objective(scores=("teacher",), penalties=(jsd, {**jsd, "of": "reverse"}))
 
 

@@ -309,7 +309,7 @@ def faults() -> dict[str, Fault]:
         "reward below 0": (
             top.replace(advantage=MaximumLikelihood()),
             lambda me, tables: [t.replace(rewards=0 * t.rewards - 0.5 * me) for t in tables],  # type: ignore[operator]
-            "column 'rewards' is -0.5 at response 0 of group",
+            "column 'rewards' is -0.5 at response 0",
         ),
         "column absent": (top, alone(without("entropy")), "needs the column 'entropy'"),
         "rewards absent": (top, alone(without("rewards")), "needs the column 'rewards'"),
@@ -318,9 +318,9 @@ def faults() -> dict[str, Fault]:
             lambda me, tables: [
                 t.replace(sampler_logprobs=torch.full_like(t.logprobs, NAN)) for t in tables
             ],
-            "'sampler_logprobs' is NaN at all",
+            "'sampler_logprobs' is NaN everywhere",
         ),
-        "half a column": (top, on(1, without("entropy")), "in some tables but absent in"),
+        "half a column": (top, on(1, without("entropy")), "in some tables and not in all"),
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
         **{
             f"infinite {name}": (Objective(**settings), on(1, entropy_of_77), message)
@@ -339,7 +339,7 @@ def faults() -> dict[str, Fault]:
         "other names of rewards": (
             Objective(keep="reward('a') > 0"),
             alone(lambda table: table.replace(reward_names=("b",))),
-            "the TokenBatch has no reward 'a'",
+            "reward_names has no reward 'a'",
         ),
         "other rewards": (
             top.replace(advantage=Decoupled()),

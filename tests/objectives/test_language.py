@@ -94,7 +94,7 @@ def test_own_columns_follow_their_responses() -> None:
     padded = TokenBatch.from_padded(mask, mask * -1.0, columns=own)
     assert padded.columns["reward_turn"].tolist() == [2, 2, 2]
     assert padded.columns["x"].tolist() == [3, 4]
-    with pytest.raises(BatchError, match=r"Pass TokenBatch\(old_logprobs=...\), or take another"):
+    with pytest.raises(BatchError, match="a column of its own: old_logprobs="):
         batch.replace(columns={"old_logprobs": [-2.0] * 4})
 
 
@@ -105,8 +105,8 @@ def test_own_columns_follow_their_responses() -> None:
         ({"keep": "stage > 0"}, "unknown name 'stage'"),
         ({"keep": column("stage") > 0}, "keep reads unknown 'stage'"),
         ({"columns": ["entropy"]}, "expected new names such as 'stage' in lower case"),
-        ({"columns": "stage"}, "columns: expected names of columns, .stage., or also what"),
-        ({"drop": prob == 0}, "got 'False'; there is no == between numbers"),
+        ({"columns": "stage"}, "columns: expected names, .stage., or levels"),
+        ({"drop": prob == 0}, "got 'False'"),
         ({"surrogate": {"kind": "clip", "high": "entropyy"}}, "unknown name 'entropyy'. Did you"),
         ({"surrogate": {"kind": "clip", "high": "entropy > 1"}}, "expected a number"),
         ({"surrogate": {"kind": "clip", "high": True}}, "expected a number >= 0 or an expression"),
@@ -196,27 +196,12 @@ def test_a_custom_rule_must_return_one_value_per_token(found: Any, shown: str) -
         Objective(drop=Wrong()).plan([BATCH])
 
 
-def test_a_custom_rule_that_is_no_frozen_dataclass_or_reads_no_tuple_is_refused() -> None:
-    class Bare(CustomRule):
-        pass
-
-    @dataclass
-    class Thawed(CustomRule):
-        pass
-
-    @dataclass(frozen=True)
-    class Single(CustomRule):
-        def reads(self) -> Any:
-            return prob
-
+def test_a_custom_rule_that_does_not_say_what_it_reads_is_refused() -> None:
     @dataclass(frozen=True)
     class Silent(CustomRule):
         def select(self, frame: Any) -> Tensor:
             return frame.number(entropy) > 1
 
-    for wrong in (Bare, Thawed, Single):
-        with pytest.raises(ConfigError, match=rf"{wrong.__name__}: write @dataclass.*a tuple"):
-            Objective(drop=wrong())
     with pytest.raises(BatchError, match="asks for 'entropy', which its `reads` does not return"):
         Objective(surrogate="reinforce", drop=Silent()).plan([BATCH])
 
@@ -261,7 +246,7 @@ RANKED = tokens(
 def test_a_rank_is_undefined_outside_of_its_population() -> None:
     rank = parse("entropy.rank(within=advantage > 0)")
     assert Objective(keep=~(rank < 2)).plan([RANKED]).kept == 0  # undefined at row 3
-    message = r"shape '.*' has no value: .* does not hold what is ranked at row 3"
+    message = r"shape '.*' has no value: its population is empty at row 3"
     with pytest.raises(BatchError, match=message):
         Objective(shape=rank).plan([RANKED])
     with pytest.raises(BatchError, match=r"'log.entropy - 0.5.' is NaN or infinite at row 0"):

@@ -56,8 +56,6 @@ def test_a_name_means_the_expression_it_stands_for() -> None:
         "reweight": SPAN.format("omega"),
     }
     assert str(named.explain()).count("old_prob * prob") == 1
-    unread = Objective(let={"omega": OMEGA}).explain().inert
-    assert "let.omega: no rule or number reads it" in unread
 
 
 def test_names_read_earlier_names_and_clauses_do_not() -> None:

@@ -55,7 +55,7 @@ def test_rebuilt_micro_batches_in_another_order_have_the_same_loss_and_gradient(
 def test_a_loss_without_the_old_log_probs_of_the_plan_is_refused() -> None:
     batch = tokens([1, 1], [-1.0, -2.0], advantages=[1.0, -1.0], old_logprobs=[-1.5, -1.5])
     plan = DAPO.plan([batch])
-    with pytest.raises(BatchError, match=r"with the column 'old_logprobs', which this table lacks"):
+    with pytest.raises(BatchError, match="the plan has old_logprobs; pass"):
         DAPO.loss(batch.replace(old_logprobs=None), plan)
 
 
@@ -63,12 +63,12 @@ def test_a_table_whose_place_in_the_plan_is_not_known_is_refused() -> None:
     batch = tokens([1, 1], [-1.0, -2.0], advantages=[1.0, -1.0])
     tables = [batch.select([i]).replace(ids=None) for i in range(2)]
     plan = DAPO.plan(tables)
-    with pytest.raises(BatchError, match=r"of \[1, 1\] tokens; .*Pass TokenBatch\(ids="):
+    with pytest.raises(BatchError, match=r"this table of 1 tokens.* pass TokenBatch\(ids="):
         DAPO.loss(tables[0], plan)
     assert DAPO.loss(tables[1], plan, index=1).loss > 0
     assert DAPO.loss(tables[1].replace(index=1), plan).loss > 0
     for index in (2, -1):
-        with pytest.raises(BatchError, match=rf"\[1, 1\] tokens; table {index}, of 1 tokens"):
+        with pytest.raises(BatchError, match="this table of 1 tokens"):
             DAPO.loss(tables[1], plan, index)
 
 
@@ -79,11 +79,11 @@ def test_a_table_with_other_responses_than_the_plan_is_refused() -> None:
     plan = DAPO.plan(tables)
     repeated = [table.replace(ids=[0, 1]) for table in tables]
     for table, of, index, message in (
-        (tables[1], plan, 0, "table 0, of 3 tokens, is none of them"),
-        (batch.replace(ids=None).select([2, 3]), plan, 0, "have other ids or lengths"),
-        (tables[0].replace(ids=[3, 4]), plan, None, r"no response with id 4, or .* twice"),
-        (batch.select([0, 0]), plan, None, r"no response with id 3, or .* twice"),
-        (tables[1].replace(ids=[3, 9]), plan, None, "id 3 has 2 tokens; the plan was made for 1"),
+        (tables[1], plan, 0, "not made for this table of 3 tokens"),
+        (batch.replace(ids=None).select([2, 3]), plan, 0, "not made for this table"),
+        (tables[0].replace(ids=[3, 4]), plan, None, "no response with id 4 .* twice"),
+        (batch.select([0, 0]), plan, None, "no response with id 3 .* twice"),
+        (tables[1].replace(ids=[3, 9]), plan, None, "no response with id 3 and 2 tokens"),
         (repeated[0].replace(index=None), DAPO.plan(repeated), None, "several .* have the id 0"),
     ):
         with pytest.raises(BatchError, match=message):
@@ -242,7 +242,7 @@ def test_the_size_of_a_sample_may_be_a_count_of_the_update() -> None:
     assert whole != chosen(few, [batch])
     assert not any(torch.tensor(whole) & ~torch.tensor(chosen(advantage > 0, [batch])))
     assert chosen(sample, batch.split(5)) == whole
-    with pytest.raises(BatchError, match="is -4, expected a number of tokens >= 0"):
+    with pytest.raises(BatchError, match="is -4, not >= 0"):
         chosen((advantage > 0).sample((prob < 0).count() - 4), [batch])
-    with pytest.raises(BatchError, match="expected a number of tokens >= 0"):
+    with pytest.raises(BatchError, match="not >= 0"):
         chosen((prob > 0).sample(entropy.mean(within=prob > 1)), [batch])

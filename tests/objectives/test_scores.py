@@ -117,10 +117,10 @@ def test_the_reference_is_a_score_that_is_always_there():
 @pytest.mark.parametrize(
     ("scores", "settings", "message"),
     [
-        (["old"], {}, "'old' is taken"),
-        (["teacher", "teacher"], {}, "'teacher' is given twice"),
-        (["teacher"], {"columns": ["teacher_gap"]}, "'teacher_gap' is taken"),
-        ([], {"shape": "teacher_gap"}, "a score in 'scores'"),
+        (["old"], {}, "expected new names .* got 'old'"),
+        (["teacher", "teacher"], {}, "expected new names .* got 'teacher'"),
+        (["teacher"], {"columns": ["teacher_gap"]}, "expected new names .* got 'teacher'"),
+        ([], {"shape": "teacher_gap"}, "unknown name 'teacher_gap'"),
         (["teacher"], {"shape": "teacher_gab"}, "Did you mean 'teacher_gap'"),
         ([], {"reward_kl": {"coefficient": 0.1, "against": "tutor"}}, "no score 'tutor'"),
         (["tutor"], {"penalties": [{"kind": "kl", "against": "tutor"}]}, "estimator: k2"),

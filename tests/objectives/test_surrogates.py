@@ -215,7 +215,7 @@ def test_a_penalty_that_is_not_finite_is_an_error() -> None:
         objective.loss(table.replace(entropy=[math.nan]), plan)
     huge = Objective(penalties=[KL(estimator="k2", coefficient=1e38)])
     far = table.replace(ref_logprobs=[-100.0])
-    with pytest.raises(BatchError, match=r"the loss is inf, although all log-probs are finite"):
+    with pytest.raises(BatchError, match=r"the loss is inf at finite log-probs"):
         huge.loss(far, huge.plan([far]))
 
 
@@ -258,9 +258,7 @@ def test_a_sampler_column_without_any_known_log_prob_is_refused(reader: dict[str
     unknown = table.replace(sampler_logprobs=torch.full((6,), math.nan))
     undecided = table.replace(sampler_logprobs=torch.where(table.decided, math.nan, OLD))
     for column in (unknown, undecided):
-        with pytest.raises(
-            BatchError, match=r"'sampler_logprobs' is NaN at all \d tokens .* reads"
-        ):
+        with pytest.raises(BatchError, match="'sampler_logprobs' is NaN everywhere"):
             objective.plan(column.split(2))
     assert objective.plan([unknown.replace(ids=[1, 2, 3, 4]), table.replace(ids=[5, 6, 7, 8])])
     assert Objective().plan([unknown]).tokens == 5

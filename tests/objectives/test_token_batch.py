@@ -75,10 +75,9 @@ def test_concat_is_the_inverse_of_split(seed: int, parts: int) -> None:
     ("use", "message"),
     [
         *((lambda batch, size=size: batch.split(size), "split") for size in (0, [1, 1], [6, -1])),
-        (lambda batch: TokenBatch.concat([]), "at least one"),
         (
             lambda batch: TokenBatch.concat([batch.replace(entropy=[1.0] * 5), batch]),
-            r"column 'entropy' is in some tables but absent in \[1\]",
+            "column 'entropy' is in some tables and not in all",
         ),
         (lambda batch: batch.replace(entropies=[1.0] * 5), "'entropies'. Did you mean 'entropy'"),
         (lambda batch: batch.to_padded(batch.logprobs[:2]), r"expects \[5\], got \[2\]"),
@@ -150,7 +149,7 @@ def test_several_rewards_pass_through_split_select_concat_replace_and_from_padde
 def test_an_unknown_reward_is_refused_with_the_known_names() -> None:
     with pytest.raises(BatchError, match=r"no reward 'formal'\. Did you mean 'format'"):
         two_rewards().reward("formal")
-    with pytest.raises(BatchError, match="Pass TokenBatch\\(reward_names="):
+    with pytest.raises(BatchError, match="no reward 'format'"):
         two_rewards(reward_names=None).reward("format")
     with pytest.raises(BatchError, match="needs the column 'rewards'"):
         tokens([1], [-1.0]).reward()
@@ -220,24 +219,21 @@ TWICE = {"rewards": torch.zeros(2, 2)}
     [
         ({"entropy": [1.0]}, r"column 'entropy' has shape \[1\], expected \[3\]"),
         ({"advantages": [1.0] * 4}, r"'advantages' has shape \[4\], expected \[2\] or \[3\]"),
-        ({"rewards": [1.0, float("inf")]}, "column 'rewards' is infinite at response 1"),
-        ({**TWICE, "reward_names": ["right"]}, r"reward_names has 1 .*\('right',\); expected 2"),
+        ({"rewards": [1.0, float("inf")]}, "column 'rewards' has an infinite reward"),
+        ({**TWICE, "reward_names": ["right"]}, r"reward_names is \('right',\); expected 2"),
         ({**TWICE, "reward_names": ["right", "right"]}, "reward_names must differ"),
-        ({**TWICE, "reward_weights": [1.0]}, "reward_weights has 1 entries"),
-        ({"lengths": [4, -1]}, "column 'lengths' is -1 at response 1"),
+        ({**TWICE, "reward_weights": [1.0]}, "reward_weights is .*; expected 2"),
+        ({"lengths": [4, -1]}, "column 'lengths' is .*each 0 or more"),
         ({"lengths": [2.5, 0.5]}, "column 'lengths' must hold integers"),
         ({"logprobs": [1, 2, 3]}, "column 'logprobs' must be float"),
-        ({"groups": "ab"}, "column 'groups' is 'ab'; expected a tensor or a list of numbers"),
-        ({"groups": [0, NAN]}, "'groups' must hold integers, got nan at response 1"),
+        ({"groups": "ab"}, "column 'groups' is 'ab', not numbers"),
+        ({"groups": [0, NAN]}, "'groups' must hold integers, got nan"),
         ({"ids": [0, 2**70]}, r"column 'ids' is \[0, 1180591620717411303424\]"),
-        ({"rewards": [[1.0, 0.5], [1.0]]}, "expected a tensor or a list of numbers"),
-        ({"rewards": [1.0, 1j]}, "column 'rewards' must hold numbers, got torch.complex"),
-        ({"logprobs": [-1.0, None, -3.0]}, r"column 'logprobs' is \[-1.0, None, -3.0\]; expected"),
-        ({"entropy": [True, False, True]}, "column 'entropy' must hold numbers, got torch.bool"),
-        ({"columns": {"stage": [1, "x", 2]}}, r"column 'stage' is \[1, 'x', 2\]; expected"),
+        ({"rewards": [[1.0, 0.5], [1.0]]}, "column 'rewards' is .*not numbers"),
+        ({"logprobs": [-1.0, None, -3.0]}, r"column 'logprobs' is \[-1.0, None, -3.0\], not"),
+        ({"columns": {"stage": [1, "x", 2]}}, "column 'stage' is .*not numbers"),
         ({"columns": {5: [1, 2, 3]}}, "columns is"),
         ({"columns": None}, "columns is None; expected names"),
-        ({**TWICE, "reward_names": 5}, "reward_names is 5; expected a list with one entry"),
         ({"rewards": [1, 0], "reward_weights": (NAN,)}, "reward_weights must be finite"),
     ],
     ids=lambda value: str(value)[:40],

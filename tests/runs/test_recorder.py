@@ -18,7 +18,7 @@ from tiny import eight_steps
 
 from rlobj import load_preset
 from rlobj.models.embedded import build_tokenizer
-from rlobj.objectives.clauses import EFFECTS
+from rlobj.objectives.plan import EFFECTS
 from rlobj.ranks import ProcessGroup
 from rlobj.runs.columns import COLUMNS
 from rlobj.runs.observed import POLICY, ObservedUpdate

@@ -200,8 +200,8 @@ def test_error_for_an_unknown_preset_names_the_nearest(name: str, tmp_path: Path
         ("base: dapo-los", "Did you mean 'dapo-loss'"),
         ("base: ./mine.yaml", "leads back to itself"),
         ("base: ./other.yaml", "leads back to itself"),
-        ("base: dr-grpo\nsampling: {max_tokens: 0}", "length must be a positive number of tokens"),
-        ("base: dr-grpo\nsampling: {max_tokens: -5}", "length must be a positive number of tokens"),
+        ("base: dr-grpo\nsampling: {max_tokens: 0}", "length.*greater than or equal to 1"),
+        ("base: dr-grpo\nsampling: {max_tokens: -5}", "length.*greater than or equal to 1"),
     ],
 )
 def test_an_unknown_base_a_cycle_and_a_wrong_length_are_refused(write, text, message):

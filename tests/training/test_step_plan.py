@@ -45,7 +45,7 @@ def test_parts_of_a_plan_add_up_to_its_loss_and_gradient(name):
 def test_a_part_fits_its_own_rows_alone():
     objective, batch = OBJECTIVES["stapo"], awkward_batch(3).replace(ids=None)
     plan = objective.plan([batch])
-    with pytest.raises(BatchError, match="the plan was made for tables of"):
+    with pytest.raises(BatchError, match="the plan was not made for this table of"):
         objective.responses_with_gradient(batch.select([1, 2]), plan)
-    with pytest.raises(BatchError, match="the plan was made for tables of"):
+    with pytest.raises(BatchError, match="the plan was not made for this table of"):
         objective.tokens_with_gradient(batch, plan.part(batch.rows([1])))

@@ -10,9 +10,7 @@ needs               the columns of a table that each stage reads
 rollout_advantages  A of a rollout's tables, from the rewards of all ranks
 frame               the values of expressions on the tokens of an update, token by token (`values`)
                     or over many tokens (`statistics` over all ranks)
-weights             the values of settings, and what a divisor makes of a weight, from a frame
-plan                Plan: all that is fixed for an update
-clauses             what the objective did to each token, and which part of a rule decided it
+plan                Plan: all that is fixed for an update; `planning` makes it from a frame
 loss                the loss of a micro-batch, from its table and the plan
 
 The parts of the equation:
@@ -23,7 +21,6 @@ divisors     Z, the number that the sum over tokens is divided by
 penalties    P_k, terms added to the loss
 mismatch     importance weights between sampler and trainer, a factor of ω
 controllers  numbers that change during a run
-score_names  scores, other policies whose log-probs an objective reads, and their names
 settings     numbers of these parts that may be expressions
 functional   ratios and estimators of the KL as functions of tensors
 

@@ -21,7 +21,7 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives.rewards import (
     check_sign,
@@ -119,7 +119,7 @@ class Advantage(Primitive):
         rewards = total_reward(columns, weights).detach().double().cpu()
         groups = torch.as_tensor(groups).long().cpu()
         if self.nonnegative:
-            check_sign(rewards, groups, columns)
+            check_sign(rewards)
         lengths = torch.as_tensor(lengths).double().cpu()
         decided = (~rewards.isnan()).nonzero().squeeze(1)
         for column in (lengths, rewards, groups):
@@ -332,11 +332,7 @@ class ExpectedPassAtK(Advantage):
 
 def _of_one_reward(part: Advantage) -> Advantage:
     if part.by_turn or part.decoupled:
-        raise ConfigError(
-            f"a part of an advantage reads one number per response, and '{part.kind}' reads more. "
-            "Expected another advantage, such as group_normalized; or use it alone: ",
-            Setting("objective.advantage", part.kind),
-        )
+        raise ConfigError(f"'{part.kind}' cannot be a part; expected one such as group_normalized")
     return part
 
 

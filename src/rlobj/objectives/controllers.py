@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, SerializeAsAny, field_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
@@ -29,10 +29,7 @@ class Controller(Primitive):
     @classmethod
     def _one_number(cls, of: Number | None) -> Number | None:
         if of is not None and of.level != Level.UPDATE:
-            raise ConfigError(
-                f"'{of}' has one value per {of.level.name.lower()}; expected one number for the "
-                f"rollout, such as {of.mean()}"
-            )
+            raise ConfigError(f"'{of}' is no number for the whole rollout; use {of.mean()}")
         if of is not None and any(isinstance(node, nodes.Controlled) for node in of.walk()):
             raise ConfigError(f"'{of}' reads a controller; expected columns of the rollout")
         return of
@@ -129,14 +126,6 @@ class AdaptiveGate(Controller):
     """largest level"""
     off: float = 1.0
     """value while the number is not below the target"""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> AdaptiveGate:
-        if not self.low <= self.start <= self.high:
-            raise ConfigError(
-                f"expected low <= start <= high, got {self.low}, {self.start}, {self.high}"
-            )
-        return self
 
     def init(self) -> dict[str, Any]:
         return {"value": self.off, "level": self.start}

@@ -44,20 +44,17 @@ class DivergenceSettings(Model):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        reads_rest = self.of in ("reverse", "mixed")
+        mixes = self.of in ("jsd", "mixed")
+        rest = self.of in ("reverse", "mixed") and self.top is not None and not self.renormalise
         checks = {
-            "beta": self.beta != _HALF
-            and self.of not in ("jsd", "mixed")
-            and f"belongs to jsd and mixed, not to {self.of}",
-            "renormalise": self.renormalise is not None and self.top is None and "belongs to top",
-            "outside": self.outside is not None
-            and (
-                (self.top is None and "belongs to top")
-                or (not reads_rest and f"belongs to reverse and mixed, not to {self.of}")
-                or (self.renormalise and "give renormalise or outside, not both")
+            "beta": (self.beta != _HALF and not mixes, "belongs to jsd and mixed"),
+            "renormalise": (self.renormalise is not None and self.top is None, "belongs to top"),
+            "outside": (
+                self.outside is not None and not rest,
+                "belongs to reverse and mixed with top, without renormalise",
             ),
         }
-        if problems := [(name, str(text)) for name, text in checks.items() if text]:
+        if problems := [(name, text) for name, (wrong, text) in checks.items() if wrong]:
             raise InvalidFields(problems)
         return self
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
 
 from rlobj.base.errors import ConfigError
@@ -91,28 +91,18 @@ class FixedLength(Divisor):
     Source: Dr.GRPO, arXiv:2503.20783.
     """
 
-    length: int | Literal["max_tokens"]
+    length: Annotated[int, Field(ge=1)] | Literal["max_tokens"]
     """L, tokens; "max_tokens" = sampling.max_tokens of the run"""
-
-    @model_validator(mode="after")
-    def _positive(self) -> FixedLength:
-        if self.length != "max_tokens" and self.length < 1:
-            raise ConfigError(f"length must be a positive number of tokens, got {self.length}")
-        return self
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
         if self.length == "max_tokens":
-            raise ConfigError(
-                "FixedLength(length='max_tokens') has no number yet; use "
-                "objective.resolve(max_tokens=1024) or FixedLength(length=1024)"
-            )
+            raise ConfigError("length is 'max_tokens'; use objective.resolve(max_tokens=1024)")
         tokens, responses = _per_response(counted, table, comm)
         return torch.full_like(tokens, float(responses * self.length))
 
     def resolve(self, max_tokens: int) -> FixedLength:
-        return (
-            FixedLength(length=max_tokens, over=self.over) if self.length == "max_tokens" else self
-        )
+        number = max_tokens if self.length == "max_tokens" else self.length
+        return FixedLength(length=number, over=self.over)
 
 
 class PromptMean(Divisor):

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.primitives import Primitive
-from rlobj.objectives.controllers import AdaptiveGate, Controller, Gate
+from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import Divisor
-from rlobj.objectives.mismatch import Mismatch
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import Expr, nodes
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
 Terms = Sequence[tuple[str, Primitive]]
-Expressions = Sequence[tuple[str, Expr]]
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Explanation:
         formula: the loss, one line per term.
         rules: (field, rule, what the rule selects from which tokens).
         needs: the TokenBatch columns that each stage reads.
-        inert: settings without effect, and why.
+        inert: settings that cannot act, and why.
     """
 
     formula: tuple[str, ...]
@@ -40,16 +38,14 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(objective: Any, updates: int, of_sampler: bool) -> Explanation:
+def explain(objective: Any, updates: int) -> Explanation:
     """Explain an objective; `Objective.explain` calls this.
 
     Args:
         objective: the `Objective`, with all its phases.
         updates: optimizer updates per rollout, over all phases; 0 = unknown.
-        of_sampler: l0 is the log-prob that the sampler reported.
     """
     terms, expressions, needs = _terms(objective), objective.expressions, objective.needs
-    stages = {"observe": needs.observe, "plan": needs.plan, "loss": needs.loss}
     return Explanation(
         formula=_formula(terms, [field for field, _ in expressions], objective.reward_kl),
         rules=tuple(
@@ -58,13 +54,10 @@ def explain(objective: Any, updates: int, of_sampler: bool) -> Explanation:
             if not isinstance(expression, nodes.Constant)
         ),
         needs=tuple(
-            (stage, ", ".join(sorted(names)) or "nothing") for stage, names in stages.items()
+            (stage, ", ".join(sorted(getattr(needs, stage))) or "nothing")
+            for stage in ("observe", "plan", "loss")
         ),
-        inert=(
-            *_inert_terms(terms, 0 if of_sampler else updates),
-            *_inert_rules(terms, expressions),
-            *(_inert_gaps(terms, expressions) if of_sampler else ()),
-        ),
+        inert=tuple(_without_effect(terms, updates)),
     )
 
 
@@ -141,63 +134,21 @@ def _unnamed(expression: Expr) -> Iterator[Expr]:
         yield from _unnamed(child)
 
 
-def _inert_terms(terms: Terms, updates: int) -> list[str]:
-    """Settings of the primitives without effect."""
+def _without_effect(terms: Terms, updates: int) -> list[str]:
+    """Settings of the primitives that cannot act."""
     inert = []
     for symbol, term in terms:
         if isinstance(term, Surrogate) and updates == 1:
             inert += [
                 f"the bounds of {_yaml(part)}: with one update per rollout every ratio is 1 "
-                "(training.updates_per_step or training.passes > 1 gives them an effect)"
+                "(use training.updates_per_step or training.passes > 1)"
                 for part in term.parts()
                 if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
                 and getattr(part, "against", "old") == "old"
             ]
-        if isinstance(term, KL) and updates == 1 and term.against == "old":
-            if term.estimator == "k1":
-                continue  # its gradient is that of l, also at l = l0
+        on_policy = isinstance(term, KL) and updates == 1 and term.against == "old"
+        if on_policy and term.estimator != "k1":  # the gradient of k1 is that of l
             inert.append(f"{_yaml(term)}: on-policy l = l0, so it has no gradient")
         if isinstance(term, (Gate, AdaptiveGate)) and term.target <= 0:
-            inert.append(
-                f"{symbol}: mean entropy is never below {term.target} nats; the gate stays shut"
-            )
-        if isinstance(term, Gate) and term.on == term.off:
-            inert.append(f"{symbol}: on and off are both {term.on}")
+            inert.append(f"{symbol}: nothing is below {term.target}; the gate stays shut")
     return inert
-
-
-def _inert_rules(terms: Terms, expressions: Expressions) -> list[str]:
-    """Rules that select all or nothing, weights of 1, and controllers that no rule reads."""
-    parts = [(field, node) for field, expression in expressions for node in expression.walk()]
-    read = {str(node) for _, node in parts}
-    inert = [
-        f"{symbol}: no rule reads it"
-        for symbol, term in terms
-        if isinstance(term, Controller) and symbol not in read
-    ]
-    inert += [
-        f"{field}: no rule or number reads it"
-        for field, _ in expressions
-        if field.startswith("let.") and field.removeprefix("let.") not in read
-    ]
-    for field, node in dict.fromkeys(parts):
-        if isinstance(node, nodes.Cut) and node.fraction in (0, 1):
-            what = "selects its whole population" if node.fraction else "selects nothing"
-            inert.append(f"{node} in {field}: {what}")
-    if ("reweight", nodes.Constant(1.0)) in expressions:
-        inert.append("reweight: 1 everywhere")
-    return inert
-
-
-def _inert_gaps(terms: Terms, expressions: Expressions) -> Iterator[str]:
-    """What reads the gap between l0 and the sampler's log-prob where both are one."""
-    why = "l0 is the sampler's log-prob (training.old_logprobs=sampler)"
-    for symbol, term in terms:
-        if isinstance(term, Mismatch):
-            yield f"{symbol}: {_yaml(term)}: {why}, so every factor is 1"
-    everywhere = {"sampler_gap": "it is 0", "sampler_known": "it is true"}
-    for field, expression in expressions:
-        read = {str(node) for node in expression.walk()}
-        for name, value in everywhere.items():
-            if name in read:
-                yield f"{name} in {field}: {why}, so {value} everywhere"

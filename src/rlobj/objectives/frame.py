@@ -31,7 +31,7 @@ _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
     *("collision", "old_collision", "entropy_sensitivity", "turn", "turn_reward"),
 )
-_KEPT = nodes.Populated | nodes.Scan | nodes.Named | CustomRule
+_KEPT = nodes.Method | nodes.Named | CustomRule
 """Nodes that are evaluated once."""
 
 
@@ -103,15 +103,10 @@ class Frame:
         facts = comm.sum(torch.tensor([bool(error), double, tokens, reported], dtype=torch.int64))
         failed, double, tokens, reported = facts.tolist()
         if failed:
-            raise BatchError(
-                error or "another rank holds a table that cannot be used; see its error"
-            )
+            raise BatchError(error or "a table on another rank cannot be used; see its error")
         if tokens and not reported:
-            raise BatchError(
-                f"column 'sampler_logprobs' is NaN at all {tokens} tokens of the update, from row "
-                f"0 on; {columns.get('sampler_logprobs', 'the loss')} reads it. Pass the log-probs "
-                "that the sampler reported, or leave out what reads them"
-            )
+            reader = columns.get("sampler_logprobs", "the loss")
+            raise BatchError(f"column 'sampler_logprobs' is NaN everywhere; {reader} reads it")
         self.dtype = torch.float64 if double else torch.float32
         self.device = self.table.logprobs.device
         self.decided = self.table.decided
@@ -135,8 +130,7 @@ class Frame:
         if who:
             rows = (self.decided if where is None else where) & undefined
             self._check_finite(expression, values, rows)
-            why = "has no value: a population is empty, or does not hold what is ranked"
-            self.refuse(rows, f"{who} '{expression}' {why}")
+            self.refuse(rows, f"{who} '{expression}' has no value: its population is empty")
         return data.masked_fill(undefined, 0)
 
     def rule(self, expression: Rule | None) -> Tensor:
@@ -160,10 +154,10 @@ class Frame:
         """Keep an error for `check` if any row [N], turn [T] or response [B] is True."""
         if self._error or not bool(wrong.any()):
             return
-        first = int(wrong.nonzero()[0])
-        row = int(self.table.turn_starts[first]) if level == Level.TURN else first
-        place = f"row {row} ({self.table.row(row)})"
-        place = f"response {first}" if level == Level.RESPONSE else place
+        row = int(wrong.nonzero()[0])
+        row = int(self.table.turn_starts[row]) if level == Level.TURN else row
+        of_responses = level == Level.RESPONSE
+        place = f"response {row}" if of_responses else f"row {row} ({self.table.row(row)})"
         self._error = f"{message} at {place}"
 
     def _check_finite(
@@ -232,21 +226,15 @@ class Frame:
             return self._spread(values, Level.RESPONSE, level)
         if level == Level.TOKEN:
             return values
-        unit, unit_name = (
-            (table.turns, "turn") if level == Level.TURN else (table.responses, "response")
-        )
-        starts = table.turn_starts
+        unit, starts, unit_name = table.turns, table.turn_starts, level.name.lower()
         if level == Level.RESPONSE:
+            unit = table.responses
             starts = table.starts.clamp(max=max(len(table) - 1, 0))
             empty = (table.lengths == 0) & self.decided_responses
-            message = f"column '{name}' has one value per token, and no token says what it is"
-            self.refuse(empty, message, level)
+            self.refuse(empty, f"column '{name}' has one value per token, and there is none", level)
         first = values[starts] if len(table) else values.new_zeros(len(starts))
-        self.refuse(
-            (values != first[unit]) & self.decided,
-            f"column '{name}' is declared to have one value per {unit_name}, and differs from that "
-            f"of the first token of its {unit_name}",
-        )
+        differs = (values != first[unit]) & self.decided
+        self.refuse(differs, f"column '{name}' has several values in a {unit_name}")
         return first
 
     def _named_reward(self, name: str) -> Tensor:
@@ -340,8 +328,7 @@ class Frame:
             case CustomRule():
                 return self._custom_rule(node)
         raise ConfigError(
-            f"{node} is code, and nothing is imported where settings are only read, so its tokens "
-            "are not known. If you trust the code: rlobj replay RUN --rule RULE"
+            f"{node} is code that is not imported here; trusted code: rlobj replay RUN --rule RULE"
         )
 
     def _constant(self, value: float) -> Values:
@@ -376,8 +363,7 @@ class Frame:
     def _own_units(self, column: str, level: Level) -> Units:
         """The pairs of a group and a value of a column of one's own, which is not negative."""
         values = self._own_column(column, level)
-        message = f"by='{column}' takes whole numbers, and the column has another number"
-        self.refuse(values.long() != values, message, level)
+        self.refuse(values.long() != values, f"by='{column}' takes whole numbers", level)
         values, groups = values.long(), self._spread(self.table.groups, Level.RESPONSE, level)
         inside = (values >= 0) & self._spread(self.decided_responses, Level.RESPONSE, level)
         pairs = torch.stack([groups, values], 1)[inside]
@@ -404,9 +390,9 @@ class Frame:
         member = self._spread(member, Level.RESPONSE, level) * longest + places
         return Units(member, count * longest, self.comm, level)
 
-    def _population(self, node: nodes.Populated, of: Expr) -> tuple[Values, Tensor]:
+    def _population(self, node: nodes.Populated) -> tuple[Values, Tensor]:
         """The values of tokens [N], turns [T] or responses [B], and which of them count."""
-        level = node.counted
+        of, level = node.value, node.counted
         values, population = self._at(of, level), self._members_of_units(node)
         if of.level == Level.TOKEN:
             self._refuse_spread(of)
@@ -419,8 +405,7 @@ class Frame:
         names = [str(node) for node in read]
         if names and {*names} <= self.table.response_columns:
             self._error = self._error or (
-                f"column '{names[0]}' has one value per response, and a population of '{of}' would "
-                f"count it for each token. Declare its level: columns: {{{names[0]}: response}}"
+                f"column '{names[0]}' has one value per response: columns: {{{names[0]}: response}}"
             )
 
     def _members_of_units(self, node: nodes.Populated) -> Tensor:
@@ -475,7 +460,7 @@ class Frame:
         Returns:
             The keys [N], [T] or [B], the key of each unit's cut, and the cut's place.
         """
-        keys = statistics.order_keys(values.data.expand(len(population)))
+        keys = statistics.order_keys(values.data)
         sizes = self._count(population, node)
         places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
         if node.by == "update":
@@ -489,19 +474,19 @@ class Frame:
     def _cut(self, node: nodes.Cut) -> Values:
         def place(n: int) -> int:
             k = node.size(n)
-            return n - k + 1 if k and node.side == "top" else k
+            return n - k + 1 if k and node.method == "top" else k
 
-        values, population = self._population(node, node.value)
+        values, population = self._population(node)
         keys, cuts, places = self._kth(node, values, population, place)
         if node.by != "update":
             unit = self._unit(node, node.level)
             cuts, places = cuts[unit], places[unit]
-        inside = keys >= cuts if node.side == "top" else keys <= cuts
+        inside = keys >= cuts if node.method == "top" else keys <= cuts
         return self._selected(node, values, population, inside & (places > 0))
 
     def _mean_cut(self, node: nodes.MeanCut) -> Values:
-        values, population = self._population(node, node.value)
-        data, units = values.data.expand(len(self.table)), self._units(node)
+        values, population = self._population(node)
+        data, units = values.data, self._units(node)
         unit = self._unit(node, node.level)
         ends = statistics.mean_cut_by(
             data[population], unit[population], units.count, node.limit, units.comm
@@ -520,7 +505,7 @@ class Frame:
         return Values(selected, values.flaw * self._members_of_units(node))
 
     def _quantile(self, node: nodes.Quantile) -> Values:
-        ranked = self._population(node, node.value)
+        ranked = self._population(node)
         keys, cuts, places = self._kth(node, *ranked, node.place)
         data = statistics.from_keys(cuts.to(keys.dtype))
         if node.interpolate:
@@ -532,7 +517,7 @@ class Frame:
         return self._by_member(node, data, places == 0)
 
     def _rank(self, node: nodes.Rank) -> Values:
-        values, population = self._population(node, node.of)
+        values, population = self._population(node)
         unit, units = self._unit(node, node.level)[population], self._units(node)
         keys = statistics.order_keys(values.data)[population].long()
         data = torch.zeros(population.shape, dtype=self.dtype, device=self.device)
@@ -541,34 +526,34 @@ class Frame:
         return Values(data, (~population).to(torch.uint8))
 
     def _aggregate(self, node: nodes.Aggregate) -> Values:
-        values, population = self._population(node, node.of)
+        values, population = self._population(node)
         sizes = self._count(population, node)
-        if node.statistic in ("count", "share"):
+        if node.method in ("count", "share"):
             by_unit = self._count(population & values.data, node).double()
         else:
             by_unit = self._statistic(node, values.data[population], population)
-        if node.statistic in ("mean", "share"):
+        if node.method in ("mean", "share"):
             by_unit = by_unit / sizes
-        empty = None if node.statistic in ("sum", "count") else sizes == 0
+        empty = None if node.method in ("sum", "count") else sizes == 0
         return self._finite(node, self._by_member(node, by_unit.to(self.dtype), empty))
 
     def _statistic(self, node: nodes.Aggregate, data: Tensor, population: Tensor) -> Tensor:
         """The sum (for a mean, too), min or max of each unit, float64."""
-        total = node.statistic in ("sum", "mean")
+        total = node.method in ("sum", "mean")
         if node.by == "update" and total:
             whole = statistics.exact_sum(data, self.comm)
             return torch.tensor([whole], dtype=torch.float64, device=data.device)
         units, unit = self._units(node), self._unit(node, node.counted)[population]
         if total:
             return statistics.exact_sum_by(data, unit, units.count, units.comm)
-        largest = node.statistic == "max"
+        largest = node.method == "max"
         return statistics.extreme_by(data, unit, units.count, largest, units.comm)
 
     def _quantified(self, node: nodes.Quantified) -> Values:
-        values, population = self._population(node, node.of)
-        wanted = values.data if node.statistic == "any" else ~values.data
+        values, population = self._population(node)
+        wanted = values.data if node.method == "any" else ~values.data
         some = self._count(population & wanted, node) > 0
-        return self._by_member(node, some if node.statistic == "any" else ~some, None)
+        return self._by_member(node, some if node.method == "any" else ~some, None)
 
     def _by_member(self, node: nodes.Populated, by_unit: Tensor, empty: Tensor | None) -> Values:
         """The values of units: 0-d for the update, else one for each response, turn or token."""
@@ -579,14 +564,12 @@ class Frame:
 
     def _sample(self, node: nodes.Sample) -> Values:
         table, whole = self.table, node.of == "response"
-        candidates = self._members(node.rule, node.level)
+        candidates = self._members(node.value, node.level)
         n = statistics.count(candidates, self.comm)
         k = node.size(self._amount(node), n, statistics.count(self.decided, self.comm))
         absent = self.comm.sum(torch.tensor(int(table.ids is None)))
         if int(absent) and self.comm.size > 1:
-            raise BatchError(
-                f"'{node}' on several ranks needs TokenBatch(ids=...), unique over all"
-            )
+            raise BatchError(f"'{node}' needs TokenBatch(ids=...), unique over all ranks")
         ids = table.response_ids.to(self.device)
         places = (ids, -1) if whole else (table.spread(ids), table.positions)
         keys = statistics.hash_keys((node.seed, self.state.get("update", 0), *places))
@@ -604,9 +587,7 @@ class Frame:
         values = self.evaluate(node.amount)
         tokens = float(values.data)
         if (values.flaw is not None and bool(values.flaw)) or tokens < 0:
-            self._error = self._error or (
-                f"'{node.amount}' in '{node}' is {tokens:g}, expected a number of tokens >= 0"
-            )
+            self._error = self._error or f"'{node.amount}' in '{node}' is {tokens:g}, not >= 0"
             return 0
         return math.ceil(tokens) if node.round == "ceil" else math.floor(tokens)
 
@@ -614,10 +595,8 @@ class Frame:
         selected = node.select(self)
         dtype, shape = getattr(selected, "dtype", type(selected)), getattr(selected, "shape", ())
         if dtype != torch.bool or shape != self.decided.shape:
-            raise BatchError(
-                f"{node.target}.select returned {dtype} {list(shape)}, expected a tensor, "
-                f"bool {list(self.decided.shape)}: one value per token"
-            )
+            expected = f"expected a tensor, bool {list(self.decided.shape)}"
+            raise BatchError(f"{node.target}.select returned {dtype} {list(shape)}, {expected}")
         self._note(node, selected & self.decided, self.decided)
         return Values(selected)
 
@@ -629,13 +608,13 @@ class Frame:
         unit = unit[table.turn_starts] if level == Level.TURN else unit
         sizes = unit.bincount()
         positions = torch.arange(len(unit), device=self.device) - (sizes.cumsum(0) - sizes)[unit]
-        if node.side == "suffix":
+        if node.method == "suffix_sum":
             positions = (sizes[unit] - 1 - positions).flip(0)
         longest = int(sizes.max()) if len(sizes) else 0
 
         def along(data: Tensor, decay: float) -> Tensor:
             data = data.expand(len(unit))
-            if node.side == "prefix":
+            if node.method == "prefix_sum":
                 return statistics.scan(data, positions, decay, longest)
             return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
 

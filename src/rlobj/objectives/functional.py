@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError, nearest
-from rlobj.base.validation import InvalidFields
 from rlobj.objectives.divergences import DivergenceSettings
 
 Real = float | Tensor
@@ -121,23 +120,16 @@ def divergence(kind: str, logits: Tensor, teacher_logits: Tensor, **settings: An
         raise ConfigError(f"there is no divergence '{kind}'.{nearest(kind, _DIVERGENCES)}")
     names = _DIVERGENCES[kind]
     for name in settings.keys() - names.keys():
-        advice = nearest(name, names) if names else f" {kind} has no settings"
-        raise ConfigError(f"divergence '{kind}' has no setting '{name}'.{advice}")
+        raise ConfigError(f"divergence '{kind}' has no setting '{name}'.{nearest(name, names)}")
     if "k" in names and settings.get("k") is None:
         raise ConfigError(f"divergence '{kind}' needs k, the number of tokens: k=20")
     if logits.shape[:-1] != teacher_logits.shape[:-1]:
         raise BatchError(
-            f"logits have shape {list(logits.shape)} and teacher_logits "
-            f"{list(teacher_logits.shape)}; expected [N, V] with the same N"
+            f"logits {list(logits.shape)} and {list(teacher_logits.shape)} differ in N"
         )
     of = kind.removesuffix("_topk").removesuffix("_kl")
     fields: dict[str, Any] = {names[name]: value for name, value in settings.items()}
-    try:
-        measure = DivergenceSettings(of=of, **fields)  # type: ignore[arg-type]
-    except InvalidFields as error:
-        name_of = {field: name for name, field in names.items()}
-        problems = [(name_of.get(field, field), text) for field, text in error.problems]
-        raise InvalidFields(problems) from None
+    measure = DivergenceSettings(of=of, **fields)  # type: ignore[arg-type]
     size = min(logits.shape[-1], teacher_logits.shape[-1])
     logp, logq = _log_softmax(logits[..., :size]), _log_softmax(teacher_logits[..., :size].detach())
     never = logits[..., :size] == -math.inf, teacher_logits[..., :size] == -math.inf

@@ -35,10 +35,7 @@ def check_finite(table: TokenBatch, loss: Tensor) -> None:
     for name in ("logprobs", "entropy"):
         if getattr(table, name) is not None:
             table.finite(name, "the loss")
-    raise BatchError(
-        f"the loss is {loss.item()}, although all log-probs are finite. The surrogate or a penalty "
-        "is infinite at some token; see max_log_ratio and max_gap"
-    )
+    raise BatchError(f"the loss is {loss.item()} at finite log-probs; set max_log_ratio or max_gap")
 
 
 @dataclass(frozen=True)

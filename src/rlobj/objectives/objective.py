@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from pydantic import Field, model_validator
@@ -26,9 +26,8 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
 from rlobj.base.showing import place_of_error, shown
 from rlobj.base.validation import Model
-from rlobj.objectives import rules, statistics
+from rlobj.objectives import rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
-from rlobj.objectives.clauses import Clauses, cases_of, switches_of
 from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.divisors import DivisorField, TokenMean
@@ -36,7 +35,15 @@ from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.loss import LossOutput, check_finite, loss_metrics, terms_of, weighted_sum
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.needs import Needs, present, read_columns, rule_columns
+from rlobj.objectives.needs import (
+    Needs,
+    against_mistakes,
+    of_rewards,
+    present,
+    read_columns,
+    rule_columns,
+    score_name_mistakes,
+)
 from rlobj.objectives.penalties import (
     Divergence,
     Penalty,
@@ -45,27 +52,15 @@ from rlobj.objectives.penalties import (
     RewardKL,
     RewardKLField,
 )
-from rlobj.objectives.plan import Plan, responses_of
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.planning import make_plan
 from rlobj.objectives.rollout_advantages import rollout_advantages
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.nodes import (
-    Arithmetic,
-    Column,
-    Controlled,
-    Logic,
-    NamedReward,
-    operands,
-)
-from rlobj.objectives.score_names import (
-    against_mistakes,
-    of_rewards,
-    score_name_mistakes,
-)
+from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
-from rlobj.objectives.weights import fixed_values, token_shares, with_values
 
 State = Mapping[str, Any]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -162,10 +157,9 @@ class Objective(Model):
             if not (name.isidentifier() and name[0].isupper()):
                 yield f"controller '{name}': the name must begin with a capital"
         of_teachers = [name for name in self._columns["loss"] if name.endswith("_divergence")]
+        taken = (*rules.NAMES, *COLUMN_NAMES, *of_teachers)
         for name in self.columns:
-            if name in (*rules.NAMES, *COLUMN_NAMES, *of_teachers) or not (
-                name.isidentifier() and name[0].islower()
-            ):
+            if name in taken or not (name.isidentifier() and name[0].islower()):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
         yield from score_name_mistakes(self.scores, [*self.columns])
         yield from against_mistakes(self.scores, self.terms, self.reward_kl.against)
@@ -173,21 +167,14 @@ class Objective(Model):
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
         if self.reward_kl.coefficient and (self.advantage.decoupled or self.advantage.by_turn):
             yield f"reward_kl needs one reward, not '{self.advantage.kind}'; use a kl penalty"
-        for rule in self.split_rules:
-            if self.split_rules.count(rule) > 1:
-                yield f"split: '{rule}' is given twice, and its second phase would have no token"
         readable = [*self.controllers, *rules.COLUMNS, *self._scope.columns]
         for who, node in self._nodes:
             name = node.name if isinstance(node, Controlled | Column) else ""
             if name and name not in readable:
-                advice = f"{nearest(name, readable)} Or declare it in columns or controllers."
-                yield f"{who} reads unknown '{name}'.{advice}"
+                yield f"{who} reads unknown '{name}'.{nearest(name, readable)}"
             level, read_as = self.columns.get(name), node.level.name.lower()
             if level not in (None, read_as):
-                yield (
-                    f"{who} reads '{name}' with one value per {read_as}, and columns says "
-                    f'{level}. Write column("{name}", level="{level}")'
-                )
+                yield f"{who} reads '{name}' per {read_as}; write column('{name}', '{level}')"
 
     # Copies with changes.
 
@@ -273,7 +260,6 @@ class Objective(Model):
         Raises:
             BatchError: a column is absent or not finite on some rank; raised on all ranks.
         """
-        _require_tables(tables)
         state = {**self.init(), **(state or {})}
         if not self.controllers:
             return state
@@ -330,14 +316,13 @@ class Objective(Model):
             BatchError: a column is absent or not finite on some rank, or a rule or a weight depends
                 on a number that is NaN or infinite; raised on all ranks.
         """
-        _require_tables(tables)
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
         tables = self.with_advantages(self._graded(tables), comm)
         frame = Frame(
             tables, {**present(self._columns["loss"], tables), **self._columns["plan"]}, comm, state
         )
-        return _make_plan(self, tables, frame, clauses)
+        return make_plan(self, tables, frame, clauses)
 
     @_reporting
     def loss(
@@ -357,7 +342,6 @@ class Objective(Model):
             BatchError: the plan was not made for these responses, the table's place in it is not
                 known, a column is absent, or a log-prob or another value is not finite.
         """
-        _require_tables([table])
         plan = plan.of(table, index)
         [table] = self._graded([table])
         for name, who in self._columns["loss"].items():
@@ -432,7 +416,6 @@ class Objective(Model):
 
     def __call__(self, batch: TokenBatch, state: State | None = None) -> LossOutput:
         """The loss of one table that is a whole update: `observe`, `plan` and `loss`."""
-        _require_tables([batch])
         batch = batch.replace(index=None)
         state = self.observe([batch], state)
         return self.loss(batch, self.plan([batch], state))
@@ -494,19 +477,14 @@ class Objective(Model):
     def __repr__(self) -> str:
         return str(self.explain())
 
-    def explain(
-        self,
-        updates_per_step: int | None = None,
-        old_logprobs: Literal["policy", "sampler"] = "policy",
-    ) -> Explanation:
-        """Describe the objective in words: formula, rules, and settings without effect.
+    def explain(self, updates_per_step: int | None = None) -> Explanation:
+        """Describe the objective in words: formula, rules, and settings that cannot act.
 
         Args:
-            updates_per_step: optimizer updates per rollout, of each phase; None = unknown.
-            old_logprobs: whose log-probs l0 are; `training.old_logprobs` of a run.
+            updates_per_step: optimizer updates per rollout, of each phase; None = unknown, or l0
+                are the sampler's log-probs, so that ratios differ from 1 in one update, too.
         """
-        updates = (updates_per_step or 0) * len(self.phases)
-        return explain(self, updates, old_logprobs == "sampler")
+        return explain(self, (updates_per_step or 0) * len(self.phases))
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:
@@ -592,146 +570,3 @@ class Objective(Model):
         """The surrogate and the penalties, by their place in the configuration."""
         penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
         return {"surrogate": self.surrogate, **penalties}
-
-
-def _make_plan(
-    objective: Objective, tables: Sequence[TokenBatch], frame: Frame, with_clauses: bool
-) -> Plan:
-    """The plan of an update.
-
-    Args:
-        objective: one phase.
-        tables: this rank's tables, with advantages.
-        frame: their tokens, with what `Objective.plan` reads.
-        with_clauses: also find what the objective did to each token.
-    """
-    kept = frame.rule(objective.keep_rule)
-    if objective.drop_rule is not None:
-        kept = kept & ~frame.rule(objective.drop_rule)
-    in_phase = kept & frame.rule(objective.phase)
-    factor = _token_weights(frame, objective, in_phase)
-    weights = token_shares(frame, objective.divisor, kept, in_phase, factor)
-    penalties = [_penalty_weights(frame, objective, penalty) for penalty in objective.penalties]
-    shape = Column("advantage") if objective.shape is None else objective.shape
-    advantages = frame.number(shape, "shape")
-    values = fixed_values(frame, objective.terms, objective.surrogate.rules())
-    frame.check()
-    sizes = [len(table) for table in tables]
-
-    def cut(values: Tensor) -> tuple[Tensor, ...]:  # [N] -> one [N] for each table
-        return values.split(sizes) if sizes else ()
-
-    acting = torch.stack([share != 0 for share in (weights, *penalties)]).any(0)
-    tokens, kept_tokens, acting_tokens = (
-        statistics.count(mask, frame.comm) for mask in (frame.decided, kept, acting)
-    )
-    parts = {text: cut(value) for text, value in values.items()}
-    return Plan(
-        weights=cut(weights),
-        penalties=tuple(zip(*map(cut, penalties), strict=True)) or ((),) * len(sizes),
-        advantages=cut(advantages),
-        values=tuple({text: parts[text][i] for text in parts} for i in range(len(sizes))),
-        empty=acting_tokens == 0,
-        tokens=tokens,
-        kept=kept_tokens,
-        metrics={
-            "objective/kept_fraction": kept_tokens / tokens if tokens else 0.0,
-            "objective/dropped_tokens": float(tokens - kept_tokens),
-            **_plan_metrics(objective, tables, frame),
-        },
-        responses=tuple(responses_of(table) for table in tables),
-        off_policy=any(table.old_logprobs is not None for table in tables),
-        clauses=_find_clauses(objective, frame, factor.masked_fill(~in_phase, 0))
-        if with_clauses
-        else None,
-    )
-
-
-def _plan_metrics(
-    objective: Objective, tables: Sequence[TokenBatch], frame: Frame
-) -> dict[str, float]:
-    """The controllers, what rules select, and the tokens whose log-prob the sampler did not say."""
-    metrics = {
-        f"controller/{name}": float(frame.state[name]["value"]) for name in objective.controllers
-    }
-    for text, (selected, population) in frame.selections.items():
-        metrics[f"selected/{text}"] = selected / population if population else 0.0
-    unknown = frame.decided.new_zeros(0)
-    for table in tables:  # which have these log-probs also if nothing reads them
-        if table.sampler_logprobs is not None:
-            unknown = torch.cat([unknown, table.sampler_logprobs.isnan() & table.decided])
-    if count := statistics.count(unknown, frame.comm):
-        metrics["sampler/nan_tokens"] = float(count)
-    return metrics
-
-
-def _token_weights(frame: Frame, objective: Objective, where: Tensor) -> Tensor:
-    """ω, the weight times the mismatch factor, [N]; the weight must be finite in `where`."""
-    omega = torch.ones(len(frame.table), dtype=frame.dtype, device=frame.device)
-    if objective.weight is not None:
-        omega = omega * frame.number(objective.weight, "reweight", where)
-    if objective.mismatch is not None:
-        gap = frame.number(Column("sampler_gap"))
-        omega = omega * with_values(frame, objective.mismatch)(gap, frame.table)
-    return omega
-
-
-def _penalty_weights(frame: Frame, objective: Objective, penalty: Penalty) -> Tensor:
-    """c_k/Z_k on the penalty's tokens of this phase, 0 elsewhere, [N].
-
-    Z_k counts the tokens of all phases, as in Lopti's release.
-    """
-    divisor = penalty.divisor or objective.divisor.model_copy(update={"over": "all"})
-    chosen = frame.rule(penalty.where)
-    in_phase = chosen & frame.rule(objective.phase)
-    coefficient = frame.number(penalty.coefficient, f"{penalty.kind}.coefficient", in_phase)
-    return token_shares(frame, divisor, chosen, in_phase, coefficient)
-
-
-def _find_clauses(objective: Objective, frame: Frame, factor: Tensor) -> Clauses:
-    """The clauses of an update, after its plan was made on the same frame.
-
-    The plan has evaluated all populations, so that nothing is exchanged between ranks.
-
-    Args:
-        objective: one phase.
-        frame: the tokens of the update.
-        factor: m·ω, [N].
-    """
-    nothing = torch.full(frame.decided.shape, -1, dtype=torch.int16, device=frame.device)
-    clauses = Clauses(factor, frame.rule(objective.phase), nothing)
-    for rule in operands(objective.drop_rule, Logic, "|"):
-        clauses.mark("dropped", rule, frame.holds(rule))
-    for rule in operands(objective.keep_rule, Logic, "&"):
-        clauses.mark("dropped", ~rule, ~frame.holds(rule))
-    weights = [
-        (text, where, frame.number(number))
-        for part in operands(objective.weight, Arithmetic, "*")
-        for text, where, number in cases_of(frame, part, frame.decided)
-    ]
-    for text, where, values in weights:
-        clauses.mark("dropped", text, where & (values == 0))
-    if (mismatch := objective.mismatch) is not None:
-        gap = frame.number(Column("sampler_gap"))
-        correction = with_values(frame, mismatch)
-        for effect, text, where in correction.clauses(gap, frame.table, mismatch):
-            clauses.mark(effect, text, where)
-    for text, where, values in weights:
-        clauses.mark("reweighted", text, where & (values != 1))
-    for rule, where in switches_of(frame, objective.surrogate, frame.decided):
-        clauses.mark("switched", rule, where)
-    for penalty in objective.penalties:
-        if penalty.where is not None:
-            acts = frame.number(penalty.coefficient) != 0
-            clauses.mark("penalised", penalty.where, frame.rule(penalty.where) & acts)
-    return clauses
-
-
-def _require_tables(tables: Any) -> None:
-    """Raise TypeError for what is no list of `TokenBatch`."""
-    if isinstance(tables, TokenBatch):
-        raise TypeError("expected a list of TokenBatch, got one: write [batch]")
-    for table in tables:
-        if not isinstance(table, TokenBatch):
-            write = "TokenBatch(lengths=[...], groups=[...], logprobs=..., rewards=[...])"
-            raise TypeError(f"expected a TokenBatch, got {type(table).__name__}: write {write}")

@@ -1,17 +1,53 @@
-"""Plan: the numbers that `Objective.plan` fixes for an update, and that its losses read."""
+"""Plan: the numbers that `Objective.plan` fixes for an update, and that its losses read.
+
+Its clauses say what the objective did to each token, and which part of a rule decided it. The first
+effect that applies counts. Importance weights between the bounds of a mismatch correction touch no
+token, and neither does a penalty on all tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
-from rlobj.objectives.clauses import Clauses
+from rlobj.objectives.rules import Expr
 from rlobj.objectives.tokens import TokenBatch
+
+EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
+"""What an objective does to tokens; the first that applies to a token is its effect."""
+
+
+@dataclass(frozen=True)
+class Clauses:
+    """What an objective did to each token.
+
+    Attributes:
+        factor: m·ω, [N]; 0 outside the phase.
+        in_phase: the tokens of decided responses in the phase, bool [N].
+        codes: the place in `causes`, int16 [N]; −1 = the token was not touched.
+        causes: pairs of effect and clause; `rlobj.parse` reads a clause without names of `let`,
+            which only very long ones have.
+    """
+
+    factor: Tensor
+    in_phase: Tensor
+    codes: Tensor
+    causes: list[tuple[str, str]] = field(default_factory=list)
+
+    def mark(self, effect: str, clause: Expr | str, where: Tensor) -> None:
+        """Touch the tokens of `where` [N] that are in the phase and not touched yet."""
+        self.codes.masked_fill_(where & self.in_phase & (self.codes < 0), len(self.causes))
+        self.causes.append((effect, clause if isinstance(clause, str) else clause.written_out()))
+
+    def touched(self, effect: str) -> Tensor:
+        """The tokens with this effect, bool [N]."""
+        places = [place for place, (mark, _) in enumerate(self.causes) if mark == effect]
+        return torch.isin(self.codes, self.codes.new_tensor(places))
 
 
 @dataclass(frozen=True)
@@ -61,10 +97,7 @@ class Plan:
             BatchError: the rows are not in this plan, or their place is not known.
         """
         if self.off_policy and table.old_logprobs is None:
-            raise BatchError(
-                "the plan was made with the column 'old_logprobs', which this table lacks. Pass "
-                "TokenBatch(old_logprobs=...) in `loss`, too"
-            )
+            raise BatchError("the plan has old_logprobs; pass TokenBatch(old_logprobs=...), too")
         place = table.index if index is None else index
         place = 0 if place is None and len(self.weights) == 1 else place
         if place is not None and self._holds(table, place):
@@ -72,12 +105,9 @@ class Plan:
         known = self.responses and all(ids is not None for _, ids in self.responses)
         if index is None and table.ids is not None and known:
             return self.joined.part(self._rows(table))
-        sizes = [len(weights) for weights in self.weights]
         raise BatchError(
-            f"the plan was made for tables of {sizes} tokens; table {place}, of {len(table)} "
-            "tokens, is none of them, or its responses have other ids or lengths. Pass "
-            "TokenBatch(ids=...) in `plan` and in `loss`, or loss(table, plan, index=...), or make "
-            "a plan of this table"
+            f"the plan was not made for this table of {len(table)} tokens, or its place is not "
+            "known: pass TokenBatch(ids=...) to both, or loss(table, plan, index=...)"
         )
 
     def part(self, rows: Tensor, index: int = 0) -> Plan:
@@ -125,14 +155,10 @@ class Plan:
         assert ids is not None
         for identity, length in zip(ids.tolist(), lengths.tolist(), strict=True):
             span = left.pop(identity, None)
-            if span is None:
+            if span is None or len(span) != length:
                 raise BatchError(
-                    f"the plan holds no response with id {identity}, or this table holds it twice"
-                )
-            if len(span) != length:
-                raise BatchError(
-                    f"the response with id {identity} has {length} tokens; the plan was made for "
-                    f"{len(span)}"
+                    f"the plan holds no response with id {identity} and {length} tokens, or this "
+                    "table holds it twice"
                 )
             spans.append(torch.arange(span.start, span.stop))
         return torch.cat([torch.zeros(0, dtype=torch.int64), *spans]).to(table.logprobs.device)
@@ -146,10 +172,7 @@ class Plan:
             assert ids is not None
             for identity, length in zip(ids.tolist(), lengths.tolist(), strict=True):
                 if identity in spans:
-                    raise BatchError(
-                        f"several responses of the plan have the id {identity}, so a table cannot "
-                        "be found by ids. Pass ids that are unique over all tables"
-                    )
+                    raise BatchError(f"several responses of the plan have the id {identity}")
                 spans[identity] = range(end, end := end + length)
         return spans
 

@@ -3,13 +3,13 @@
 They are [B], or [B, K] for K rewards with names and weights.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, nearest
-from rlobj.objectives.token_columns import read_column
 
 
 def check_rewards(
@@ -24,19 +24,15 @@ def check_rewards(
     if rewards is None:
         return
     if rewards.isinf().any():
-        row = int(rewards.isinf().nonzero()[0][0])
-        raise BatchError(f"column 'rewards' is infinite at response {row}; NaN = undecided")
+        raise BatchError("column 'rewards' has an infinite reward; NaN = undecided")
     count = rewards.shape[1] if rewards.dim() == 2 else 1
     for what, values in (("reward_names", names), ("reward_weights", weights)):
         if values is not None and len(values) != count:
-            raise BatchError(
-                f"{what} has {len(values)} entries: {tuple(values)}; expected {count}, because "
-                f"column 'rewards' has shape {list(rewards.shape)}"
-            )
-    if weights and not read_column("reward_weights", weights).isfinite().all():
+            raise BatchError(f"{what} is {values}; expected {count}, one for each reward")
+    if not all(map(math.isfinite, weights or ())):
         raise BatchError(f"reward_weights must be finite numbers, got {weights}")
     if names is not None and len(set(names)) < count:
-        raise BatchError(f"reward_names must differ from each other, got {tuple(names)}")
+        raise BatchError(f"reward_names must differ from each other, got {names}")
 
 
 def total_reward(rewards: Tensor, weights: Sequence[float] | None) -> Tensor:
@@ -56,26 +52,19 @@ def total_reward(rewards: Tensor, weights: Sequence[float] | None) -> Tensor:
     return sum(terms[1:], start=terms[0])
 
 
-def check_sign(rewards: Tensor, groups: Tensor, parts: Tensor, names: Sequence[str] = ()) -> None:
+def check_sign(rewards: Tensor) -> None:
     """Check that no reward is below 0, but for rounding.
 
     Args:
         rewards: R, [B]; NaN = undecided.
-        groups: int [B].
-        parts: the rewards that R is made of, [B] or [B, K].
-        names: of the K rewards, for the message.
 
     Raises:
-        BatchError: a reward is below 0; names the response, its group and its rewards.
+        BatchError: a reward is below 0; names the response.
     """
     for row in (rewards < -1e-9).nonzero().flatten().tolist():
-        pairs = zip(names, parts[row].flatten().tolist(), strict=False)
-        named = ", ".join(f"{name} {reward:g}" for name, reward in pairs)
         raise BatchError(
-            f"column 'rewards' is {rewards[row].item():g} at response {row} of group "
-            f"{int(groups[row])}{named and f' ({named})'}; expected 0 or more: division by a mean "
-            "below 0 trains against the better responses. Give 1 and 0, not 1 and -1, without "
-            "penalties (rewards.overlong, reward_kl), or use advantage: group_centered"
+            f"column 'rewards' is {rewards[row].item():g} at response {row}; expected 0 or more, "
+            "as A divides by their mean. Use advantage: group_centered"
         )
 
 
@@ -87,10 +76,10 @@ def named_reward(rewards: Tensor, names: Sequence[str] | None, name: str) -> Ten
     """
     if names is None and not len(rewards):
         return rewards.reshape(0)  # a rank without responses need not know the names
-    if name not in (names or ()):
-        advice = nearest(name, names) if names else " Pass TokenBatch(reward_names=...)"
-        raise BatchError(f"the TokenBatch has no reward '{name}'.{advice}")
-    return rewards if rewards.dim() == 1 else rewards[:, (names or ()).index(name)]
+    names = names or ()
+    if name not in names:
+        raise BatchError(f"reward_names has no reward '{name}'.{nearest(name, names)}")
+    return rewards if rewards.dim() == 1 else rewards[:, names.index(name)]
 
 
 def relative_rounding(dtype: torch.dtype) -> float:

@@ -83,7 +83,7 @@ def _rewards(table: TokenBatch, advantage: Advantage, reward_kl: RewardKL) -> Te
         reference = table.finite(score_column(reward_kl.against), "reward_kl").double()
         rewards = rewards - reward_kl.coefficient * table.sum_by_response(old - reference)
     if advantage.nonnegative:
-        check_sign(rewards, table.groups, column, table.reward_names or ())
+        check_sign(rewards)
     return rewards.cpu().unsqueeze(1)
 
 

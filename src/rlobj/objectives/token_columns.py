@@ -1,18 +1,16 @@
 """The columns of a TokenBatch, read from tensors, arrays, lists and padded tensors."""
 
-import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from rlobj.base.errors import BatchError, nearest
+from rlobj.base.errors import BatchError
 
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
 _WHOLE = ("lengths", "groups", "ids", "staleness", "turn")
-_BY_RESPONSE = ("lengths", "groups", "ids", "rewards", "staleness", "mask")
 
 
 def read_column(name: str, value: Any, device: torch.device | None = None) -> torch.Tensor:
@@ -32,21 +30,7 @@ def read_column(name: str, value: Any, device: torch.device | None = None) -> to
         value = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
         return torch.as_tensor(value, device=device)
     except _NO_NUMBERS as error:
-        raise BatchError(
-            f"column '{name}' is {value!r:.60}; expected a tensor or a list of numbers ({error})"
-        ) from None
-
-
-def per_reward(name: str, value: Any) -> tuple[Any, ...]:
-    """The names or the weights of several rewards.
-
-    Raises:
-        BatchError: the value is no list.
-    """
-    values = value.tolist() if isinstance(value, np.ndarray | torch.Tensor) else value
-    if not isinstance(values, list | tuple):
-        raise BatchError(f"{name} is {value!r:.60}; expected a list with one entry for each reward")
-    return tuple(values)
+        raise BatchError(f"column '{name}' is {value!r:.60}, not numbers ({error})") from None
 
 
 def numbers(name: str, value: Any, logprobs: torch.Tensor | None) -> torch.Tensor:
@@ -63,25 +47,11 @@ def numbers(name: str, value: Any, logprobs: torch.Tensor | None) -> torch.Tenso
     value = read_column(name, value, None if logprobs is None else logprobs.device)
     if logprobs is None and not value.is_floating_point():
         raise BatchError(f"column '{name}' must be float, got {value.dtype}")
-    if value.is_complex() or (value.dtype == torch.bool and name != "rewards"):
-        raise BatchError(f"column '{name}' must hold numbers, got {value.dtype}")
-    if name in _WHOLE:
-        return whole_numbers(name, value)
-    return full_precision(value, torch.float32 if logprobs is None else logprobs.dtype)
-
-
-def whole_numbers(name: str, values: torch.Tensor) -> torch.Tensor:
-    """A column of integers, int64.
-
-    Raises:
-        BatchError: a value is not a whole number.
-    """
-    if values.dtype == torch.int64:
-        return values
-    whole = values.long()
-    for row in (whole != values.double()).flatten().nonzero()[:1, 0].tolist():
-        got = f"{values.flatten()[row]} at {'response' if name in _BY_RESPONSE else 'row'} {row}"
-        raise BatchError(f"column '{name}' must hold integers, got {got}")
+    if name not in _WHOLE:
+        return full_precision(value, torch.float32 if logprobs is None else logprobs.dtype)
+    whole = value.long()
+    if (wrong := whole != value.double()).any():
+        raise BatchError(f"column '{name}' must hold integers, got {value[wrong][0]}")
     return whole
 
 
@@ -94,29 +64,20 @@ def trained_positions(mask: Any) -> torch.Tensor:
     values = read_column("mask", mask)
     trained = values.bool()
     if (wrong := trained != values).any():
-        place = wrong.nonzero()[0].tolist()
-        value = values[tuple(place)].item()
-        raise BatchError(f"mask is {value} at {place}; expected 1 at trained positions, else 0")
+        raise BatchError(f"mask has {values[wrong][0]}; expected 1 at trained positions, else 0")
     return trained
 
 
 def mapping(columns: Any) -> Mapping[str, Any]:
-    """Columns of a user's own, by name; lists of floats are float64.
+    """Columns of a user's own, by name; lists as arrays, whose floats are float64.
 
     Raises:
         BatchError: something else than a mapping with names.
     """
     if isinstance(columns, Mapping) and all(isinstance(name, str) for name in columns):
-        return {name: _in_float64(value) for name, value in columns.items()}
+        lists = {k: np.asarray(v) for k, v in columns.items() if isinstance(v, list | tuple)}
+        return {**columns, **lists}
     raise BatchError(f"columns is {columns!r:.60}; expected names: columns={{'stage': [...]}}")
-
-
-def _in_float64(value: Any) -> Any:
-    """A list of floats as float64, because torch reads float32; all else as it is."""
-    with contextlib.suppress(*_NO_NUMBERS):
-        if isinstance(value, list | tuple) and torch.as_tensor(value).is_floating_point():
-            return torch.as_tensor(value, dtype=torch.float64)
-    return value
 
 
 def user_column(
@@ -141,20 +102,13 @@ def user_column(
         BatchError: another shape, or a name of the TokenBatch's own columns.
     """
     if name in reserved:
-        raise BatchError(
-            f"columns={{{name!r}: ...}}: a TokenBatch has a column of this name. Pass "
-            f"TokenBatch({name}=...), or take another name"
-        )
+        raise BatchError(f"columns has '{name}', which is a column of its own: {name}=...")
     value = read_column(name, value, logprobs.device)
-    if value.is_complex():
-        raise BatchError(f"column '{name}' has complex numbers; expected real ones")
     if value.shape == (len(lengths), 1):
         value, of_responses = value[:, 0], True
     if value.shape not in (logprobs.shape, lengths.shape):
-        raise BatchError(
-            f"column '{name}' has shape {list(value.shape)}, expected [{len(logprobs)}] (tokens) "
-            f"or [{len(lengths)}] (responses)"
-        )
+        expected = f"[{len(logprobs)}] (tokens) or [{len(lengths)}] (responses)"
+        raise BatchError(f"column '{name}' has shape {list(value.shape)}, expected {expected}")
     of_responses = value.shape == lengths.shape and (of_responses or value.shape != logprobs.shape)
     return full_precision(value, torch.int64), of_responses
 
@@ -171,7 +125,6 @@ _REWARDS = ("rewards", "reward_names", "reward_weights")
 def flat_columns(
     mask: torch.Tensor,
     columns: Mapping[str, Any],
-    names: Collection[str],
     per_token: Collection[str],
 ) -> dict[str, Any]:
     """The arguments of a TokenBatch; see `TokenBatch.from_padded`.
@@ -179,26 +132,18 @@ def flat_columns(
     Args:
         mask: [B, T], non-zero at trained tokens.
         columns: [B, T], or a form in which the TokenBatch takes them.
-        names: those of all columns.
         per_token: the names of those that must be [B, T].
 
     Raises:
-        BatchError: an unknown column, a wrong value or shape, or rewards without groups.
+        BatchError: a wrong value or shape, or rewards without groups.
     """
     mask = trained_positions(mask)
-    if mask.dim() != 2:
-        raise BatchError(f"mask must be [B, T], got shape {list(mask.shape)}")
     if columns.get("rewards") is not None and columns.get("groups") is None:
-        raise BatchError(
-            "from_padded has rewards and no groups, which say what rewards are compared with. Pass "
-            "groups=[...]: one number for each response, the same for the responses of a prompt"
-        )
+        raise BatchError("rewards need groups=[...], the same number for a prompt's responses")
     flat: dict[str, Any] = {"groups": torch.zeros(len(mask), dtype=torch.int64)}
     for name, value in columns.items():
-        if name not in names:
-            raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, names)}")
         if name == "columns":  # columns of the caller's own, by name
-            users = flat_columns(mask, mapping(value), {*value, "groups"}, ())
+            users = flat_columns(mask, mapping(value), ())
             for key, column in value.items():  # the TokenBatch refuses None
                 of_responses = column is not None and read_column(key, column).dim() == 1
                 read = users[key][:, None] if of_responses else users.get(key)
@@ -216,8 +161,6 @@ def flat_columns(
             per_row = name == "advantages"
             flat[name] = value.repeat_interleave(mask.sum(1).to(value.device)) if per_row else value
         else:
-            raise BatchError(
-                f"column '{name}' has shape {list(value.shape)}, expected "
-                f"{list(mask.shape)} like the mask"
-            )
+            shapes = f"{list(value.shape)}, expected {list(mask.shape)} like the mask"
+            raise BatchError(f"column '{name}' has shape {shapes}")
     return {**flat, "lengths": mask.sum(1), "mask": mask}

@@ -131,8 +131,8 @@ class TokenBatch:
                 logprobs = None if name == "logprobs" else self.logprobs
                 columns[name] = token_columns.numbers(name, columns[name], logprobs)
         for name in _SHARED:
-            if name in names and columns[name] is not None:
-                columns[name] = token_columns.per_reward(name, columns[name])
+            if name in names and (value := columns[name]) is not None:
+                columns[name] = tuple(value.tolist() if hasattr(value, "tolist") else value)
         self._check_shapes(names)
         if not {"lengths", "turn", "turn_reward"}.isdisjoint(names):
             self._check_turns()
@@ -151,11 +151,8 @@ class TokenBatch:
             columns["advantages"] = self.spread(columns["advantages"])
 
     def _check_shapes(self, names: Collection[str]) -> None:
-        if self.lengths.dim() != 1:
-            raise BatchError(f"column 'lengths' must be [B], got {list(self.lengths.shape)}")
-        if (self.lengths < 0).any():
-            row = int((self.lengths < 0).nonzero()[0])
-            raise BatchError(f"column 'lengths' is {int(self.lengths[row])} at response {row}")
+        if self.lengths.dim() != 1 or (self.lengths < 0).any():
+            raise BatchError(f"column 'lengths' is {self.lengths}; expected [B], each 0 or more")
         responses, tokens = len(self.lengths), int(self.lengths.sum())
         for name in (*_PER_RESPONSE, *PER_TOKEN, "advantages"):
             value = getattr(self, name)
@@ -169,8 +166,7 @@ class TokenBatch:
             if tuple(value.shape) not in allowed:
                 expected = " or ".join(str(list(shape)) for shape in sorted(allowed))
                 raise BatchError(
-                    f"column '{name}' has shape {list(value.shape)}, expected {expected} "
-                    f"(B = {responses} responses, N = {tokens} tokens by 'lengths')"
+                    f"column '{name}' has shape {list(value.shape)}, expected {expected}"
                 )
         check_rewards(self.rewards, self.reward_names, self.reward_weights)
 
@@ -182,8 +178,7 @@ class TokenBatch:
             if (wrong := self.turn < earlier).any():
                 row = int(wrong.nonzero()[0])
                 raise BatchError(
-                    f"column 'turn' is {int(self.turn[row])} at row {row} ({self.row(row)}); "
-                    f"expected {int(earlier[row])} or more: turns of a response do not decrease"
+                    f"column 'turn' decreases or is negative at row {row} ({self.row(row)})"
                 )
         if self.turn_reward is not None:
             first = self.turn_reward[self.turn_starts][self.turns]
@@ -191,8 +186,7 @@ class TokenBatch:
             if (wrong := (self.turn_reward != first) & ~undecided).any():
                 row = int(wrong.nonzero()[0])
                 raise BatchError(
-                    f"column 'turn_reward' is {self.turn_reward[row]:g} at row {row} "
-                    f"({self.row(row)}); expected {first[row]:g}, as at the turn's first token"
+                    f"column 'turn_reward' changes within a turn at row {row} ({self.row(row)})"
                 )
 
     def _round_logprobs(self, names: Sequence[str]) -> None:
@@ -207,8 +201,7 @@ class TokenBatch:
                     row = int(wrong.nonzero()[0])
                     raise BatchError(
                         f"column '{name}' is {values[row].item():g} at row {row} "
-                        f"({self.row(row)}); expected log-probs, which are at most 0 (up to "
-                        f"{MAX_LOGPROB:g} is rounding)"
+                        f"({self.row(row)}); log-probs are at most 0"
                     )
                 rounded = torch.where((values > 0) & ~over, values - values.detach(), values)
                 vars(self)[name] = rounded
@@ -348,10 +341,7 @@ class TokenBatch:
             return torch.where(value.isnan(), self.column("old_logprobs", who), value)
         if value is None:
             typed = f"{name}=..." if name in COLUMN_NAMES else f"columns={{{name!r}: ...}}"
-            raise BatchError(
-                f"{who} needs the column '{name}', which this TokenBatch lacks; "
-                f"pass TokenBatch({typed})"
-            )
+            raise BatchError(f"{who} needs the column '{name}'; pass TokenBatch({typed})")
         return value
 
     def finite(self, name: str, who: str) -> Tensor:
@@ -385,10 +375,8 @@ class TokenBatch:
         Raises:
             BatchError: there is no such column.
         """
-        names = set(COLUMN_NAMES)
-        for name in columns:
-            if name not in names:
-                raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, names)}")
+        for name in columns.keys() - {*COLUMN_NAMES}:
+            raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, COLUMN_NAMES)}")
         table = self._with(**columns)
         again = "lengths" in columns  # by which all columns have their shapes
         table._read({*COLUMN_NAMES} - ({"advantages"} - columns.keys()) if again else columns)
@@ -465,19 +453,16 @@ class TokenBatch:
         """One table with the responses of all tables, in order.
 
         Raises:
-            BatchError: no tables, some tables lack a column that others have, or their rewards
-                have other names or weights.
+            BatchError: some tables lack a column that others have, or their rewards have other
+                names or weights.
         """
-        if not tables:
-            raise BatchError("concat needs at least one table")
         if len(tables) == 1:
             return tables[0]._with(index=None)
 
         def join(name: str, values: Sequence[Tensor | None]) -> Tensor | None:
             present = [value for value in values if value is not None]
             if present and len(present) < len(values):
-                absent = [i for i, value in enumerate(values) if value is None]
-                raise BatchError(f"column '{name}' is in some tables but absent in {absent}")
+                raise BatchError(f"column '{name}' is in some tables and not in all")
             return torch.cat(present) if present else None
 
         per_row = ("lengths", *_PER_RESPONSE, *PER_TOKEN, "advantages")
@@ -494,7 +479,7 @@ class TokenBatch:
         for name in _SHARED:
             joined[name] = getattr(tables[0], name)
             if any(getattr(table, name) != joined[name] for table in tables):
-                raise BatchError(f"the tables differ in {name}; expected {joined[name]} in all")
+                raise BatchError(f"the tables differ in {name}")
         masks = [table.mask for table in tables if table.mask is not None]
         same = len(masks) == len(tables) and len({mask.shape[1] for mask in masks}) == 1
         mask = torch.cat(masks) if same else None
@@ -519,10 +504,9 @@ class TokenBatch:
                 [B] or [B, K] and need `groups`, which is one group by default.
 
         Raises:
-            BatchError: an unknown column, a wrong value or shape, or rewards without groups.
+            BatchError: a wrong value or shape, or rewards without groups.
         """
-        names = set(COLUMN_NAMES) - {"mask", "lengths"}
-        flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, names, PER_TOKEN)
+        flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, PER_TOKEN)
         advantages = flat.pop("advantages", None)
         table = cls(**flat)
         if advantages is None:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from rlobj.objectives import functional
-from rlobj.objectives.clauses import EFFECTS
 from rlobj.objectives.loss import LossOutput
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import Plan
+from rlobj.objectives.plan import EFFECTS, Plan
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.ranks import largest

@@ -21,8 +21,8 @@ from rlobj.base.files import parse_json
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.paths import step_of
 from rlobj.base.targets import importing
-from rlobj.objectives.clauses import Clauses
 from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Clauses
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.runs.columns import SCHEMA_VERSION, VERSION_KEY
 from rlobj.runs.layout import rank_table

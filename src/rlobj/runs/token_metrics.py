@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlobj.objectives import functional, statistics
-from rlobj.objectives.clauses import EFFECTS
+from rlobj.objectives.plan import EFFECTS
 from rlobj.objectives.statistics import Comm
 from rlobj.runs.observed import POLICY, ObservedUpdate
 

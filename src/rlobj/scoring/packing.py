@@ -123,10 +123,7 @@ def check_prompts(sequences: Pairs) -> None:
     """
     for row, (prompt, response) in enumerate(sequences):
         if len(response) and not len(prompt):
-            raise BatchError(
-                f"sequence {row} has an empty prompt, so that its first response token cannot be "
-                "predicted. Add at least one prompt token, such as BOS."
-            )
+            raise BatchError(f"sequence {row} has an empty prompt; add a token such as BOS")
 
 
 def _lengths(sequences: Pairs) -> Tensor:

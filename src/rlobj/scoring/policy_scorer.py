@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import BatchError, ConfigError
-from rlobj.base.interleaved import whole
+from rlobj.base.errors import ConfigError
 from rlobj.scoring.divergences import Comparison, score_divergence, top_tokens
 from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences, share_prompts
 from rlobj.scoring.token_scores import TokenScores, head_of, score_tokens
@@ -61,10 +60,9 @@ def linear_head(model: Any) -> nn.Linear:
     head = model.get_output_embeddings()
     if getattr(type(head), "forward", None) is nn.Linear.forward:
         return head
-    wrapped = " with an adapter; leave the head out of the adapter's targets"
     raise ConfigError(
-        f"the head of {type(model).__name__} is a {type(head).__name__}"
-        f"{wrapped if hasattr(head, 'base_layer') else ''}. Expected a torch linear layer."
+        f"the head of {type(model).__name__} is a {type(head).__name__}; expected a torch linear "
+        "layer, without an adapter"
     )
 
 
@@ -132,17 +130,11 @@ class PolicyScorer(nn.Module):
         super().__init__()
         self.model: Any = model
         if getattr(self.model.config, "is_encoder_decoder", False):
-            raise ConfigError(
-                f"{type(model).__name__} has an encoder and a decoder; expected a causal language "
-                "model, whose prompt and response are one sequence."
-            )
+            raise ConfigError(f"{type(model).__name__} has an encoder; expected a causal model")
         self.packed = packed is True or (packed == "auto" and _flash(self.model))
         self.shape, unpackable, self.unshareable = self._try_scoring()
         if unpackable and packed is True:
-            raise ConfigError(
-                f"{type(model).__name__} cannot score packed sequences: {unpackable}. "
-                "Leave packed at 'auto', or set it to False."
-            )
+            raise ConfigError(f"{type(model).__name__} cannot score packed sequences: {unpackable}")
         if unpackable and self.packed:
             log.warning("Sequences are padded, not packed: %s.", unpackable)
             self.packed = False
@@ -273,8 +265,7 @@ class PolicyScorer(nn.Module):
         first = self._trunk(prompts, prompt_mask, positions, cache)[:, -1]
         if cache.get_seq_length() != prompts.shape[1]:
             raise ConfigError(
-                f"{type(self.model).__name__} kept no keys and values of its prompts, as with "
-                "gradient checkpointing. Expected shared_prompts=False, or a model without it"
+                f"{type(self.model).__name__} kept no keys and values: set shared_prompts=False"
             )
         cache.batch_select_indices(owners)
         rest = self._trunk(input_ids, mask, following, cache)
@@ -293,14 +284,10 @@ class PolicyScorer(nn.Module):
             hidden, other = self._trunk(rows, None)
             raw = head(hidden[-1].to(head.weight.dtype)).float()
             if not bool(logits.isfinite().all()):
-                raise ConfigError(
-                    f"{type(self.model).__name__}: its logits are not finite: its weights are "
-                    "damaged"
-                )
+                raise ConfigError(f"the logits of {type(self.model).__name__} are not finite")
             if _difference(other[:-1], hidden[:-1]):
                 raise ConfigError(
-                    f"{type(self.model).__name__} is not causal: its output at a token depends on "
-                    "the token after it. Expected a causal language model."
+                    f"{type(self.model).__name__} is not causal; it reads later tokens"
                 )
             shape = self._matching(raw, logits, tolerance(head.weight))
             unpackable = self._unpackable(rows[0], hidden) if self.packed else None
@@ -315,21 +302,19 @@ class PolicyScorer(nn.Module):
                 return shape
         raise ConfigError(
             f"{type(self.model).__name__} computes its logits in a way that scoring does not know: "
-            f"they differ by {errors[0]:.3g} from those of its last hidden states with scale "
-            f"{shapes[0].scale:g} and soft cap {shapes[0].softcap}"
+            f"they differ by {errors[0]:.3g}"
         )
 
-    def _without_keys(self) -> str:
-        """The kinds of layers that keep a state in place of keys and values; "" = none."""
-        kinds = getattr(self.model.config.get_text_config(), "layer_types", None) or []
-        others = sorted({kind for kind in kinds if kind not in ATTENTION})
-        stateful = getattr(self.model, "_is_stateful", False)
-        return ", ".join(others) or ("recurrent" if stateful else "")
+    def _stateful(self) -> str | None:
+        """Which layers keep a state in place of keys and values, in words."""
+        kinds = {*(getattr(self.model.config.get_text_config(), "layer_types", None) or ())}
+        others = sorted(kinds - ATTENTION) or ["recurrent"] * getattr(self.model, "_is_stateful", 0)
+        return f"layers of the kind {', '.join(others)} have a state" if others else None
 
     def _unpackable(self, row: Tensor, hidden: Tensor) -> str | None:
         """Why packed sequences have other scores than single ones; None if they have the same."""
-        if kinds := self._without_keys():
-            return f"layers of the kind {kinds} can carry a state from one sequence into the next"
+        if stateful := self._stateful():
+            return stateful
         if "position_ids" not in inspect.signature(trunk(self.model).forward).parameters:
             return "its trunk takes no position_ids"
         sequences = [(row[:3].tolist(), ()), (row.tolist(), ())]
@@ -339,16 +324,15 @@ class PolicyScorer(nn.Module):
 
     def _unshareable(self, hidden: Tensor) -> str | None:
         """Why responses cannot read the keys and values of a prompt that went through alone."""
-        if kinds := self._without_keys():
-            return f"layers of the kind {kinds} have no keys and values"
+        if stateful := self._stateful():
+            return stateful
         if depends_on_row(self.model.config):
-            return "its output depends on a token's place in the row, or on the row's length"
+            return "its output depends on a token's place in the row"
         parameters = inspect.signature(trunk(self.model).forward).parameters
         if missing := {"position_ids", cache_argument(trunk(self.model))} - parameters.keys():
             return f"its trunk takes no {' and no '.join(sorted(missing))}"
-        inputs: tuple[Any, ...] = share_prompts(
-            [((0, 1), (1, 0)), ((0,), (1, 1, 0))], hidden.device
-        )
+        sequences = [((0, 1), (1, 0)), ((0,), (1, 1, 0))]
+        inputs: tuple[Any, ...] = share_prompts(sequences, hidden.device)
         try:
             shared = self._after_prompts(inputs[0][:, :-1], *inputs[4:])
         except Exception as error:  # XLM refuses a mask, for one
@@ -424,28 +408,14 @@ def score_samples(
         TokenScores of all response tokens, response after response.
 
     Raises:
-        BatchError: a response has no prompt, or a token is outside of the vocabulary.
+        BatchError: a response has no prompt.
         ConfigError: the model is not supported, or a setting is out of range.
     """
     scorer = PolicyScorer(model) if hasattr(model, "get_output_embeddings") else model
     inner = next((part for part in scorer.modules() if isinstance(part, PolicyScorer)), None)
     if inner is None:
-        raise ConfigError(
-            f"{type(model).__name__} is neither a PolicyScorer, wrapped or not, nor a causal "
-            "language model. Wrap PolicyScorer(model) instead of the model."
-        )
+        raise ConfigError(f"{type(model).__name__} is no causal model; wrap PolicyScorer(model)")
     if shared_prompts and inner.unshareable:
-        raise ConfigError(
-            f"{type(inner.model).__name__} cannot share prompts: {inner.unshareable}. "
-            "Expected shared_prompts=False"
-        )
-    size = inner.model.get_input_embeddings().weight.shape[0]
-    for index, parts in enumerate(sequences):
-        for name, ids in zip(("prompt", "response"), parts, strict=True):
-            if wrong := [int(token) for token in whole(ids) if not 0 <= token < size]:
-                raise BatchError(
-                    f"the {name} of sequence {index} has the token {wrong[0]}, outside of the "
-                    f"vocabulary of {size}"
-                )
+        raise ConfigError(f"set shared_prompts=False, because {inner.unshareable}")
     device = next(scorer.parameters()).device
     return scorer(*inner.collate(sequences, device, shared_prompts), **settings)

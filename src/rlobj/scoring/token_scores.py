@@ -2,10 +2,8 @@
 
 import functools
 import math
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from numbers import Real
 
 import torch
 from torch import Tensor
@@ -106,13 +104,10 @@ def score_tokens(
         TokenScores of N rows. For N = 0 the columns are empty and have a graph.
 
     Raises:
-        BatchError: shapes do not fit, an argument is not a tensor, or a target is not in 0..V−1.
-        ConfigError: a setting is out of range or not a number.
+        BatchError: a target is not in 0..V−1, or there is not one for each row.
+        ConfigError: temperature or min_p is out of range.
     """
-    _check_settings(
-        temperature=temperature, min_p=min_p, scale=scale, softcap=softcap, chunk_bytes=chunk_bytes
-    )
-    _check_shapes(hidden, weight, targets, bias)
+    _check(hidden, weight, targets, temperature, min_p)
     head = head_of(hidden, weight, temperature, scale, softcap, chunk_bytes)
     keep = None
     if min_p is not None:
@@ -254,44 +249,17 @@ def _scores(sums: Sums, keep: tiles.Keep | None) -> tuple[Tensor, *tuple[Tensor 
     return logprobs, entropy, proxy, collision, sensitivity
 
 
-def _check_settings(**settings: float | None) -> None:
-    for name, value in settings.items():
-        fits, expected = _SETTINGS[name]
-        optional = expected.endswith("None")
-        if not (optional if value is None else isinstance(value, Real) and fits(float(value))):
-            raise ConfigError(
-                f"{name} is {reprlib.repr(value)}; expected one number for all rows, {expected}."
-            )
-
-
-_SETTINGS: dict[str, tuple[Callable[[float], bool], str]] = {
-    "temperature": (lambda value: 0 < value < math.inf, "finite and above 0"),
-    "min_p": (lambda value: 0 < value <= 1, "in (0, 1], or None"),
-    "scale": (lambda value: value != 0 and math.isfinite(value), "finite and not 0"),
-    "softcap": (lambda value: 0 < value < math.inf, "finite and above 0, or None"),
-    "chunk_bytes": (lambda value: value >= 1, "at least 1, or None"),
-}
-"""What `score_tokens` accepts."""
-
-
-def _check_shapes(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
-    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1]:
-        raise BatchError(
-            f"hidden has shape {list(hidden.shape)} and weight {list(weight.shape)}; "
-            "expected [N, H] and [V, H]."
-        )
+def _check(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, min_p: float | None
+) -> None:
+    """Refuse what would give wrong scores."""
+    if not 0 < temperature < math.inf or not (min_p is None or 0 < min_p <= 1):
+        raise ConfigError(f"temperature {temperature} must be above 0, min_p {min_p} in (0, 1]")
     if targets.shape != hidden.shape[:1] or targets.is_floating_point():
         raise BatchError(
-            f"targets is {targets.dtype} of shape {list(targets.shape)}; "
-            f"expected {len(hidden)} token ids, one per row of hidden."
+            f"targets is {targets.dtype} {list(targets.shape)}; expected {len(hidden)} token ids"
         )
-    if bias is not None and bias.shape != weight.shape[:1]:
+    if (outside := (targets < 0) | (targets >= len(weight))).any():
         raise BatchError(
-            f"bias has shape {list(bias.shape)}; expected [{len(weight)}], one per row of weight."
-        )
-    outside = ((targets < 0) | (targets >= len(weight))).nonzero()[:, 0].tolist()
-    for row in outside[:1]:
-        raise BatchError(
-            f"targets is {int(targets[row])} in row {row}; expected a token of the vocabulary of "
-            f"{len(weight)}"
+            f"targets has {int(targets[outside][0])}, outside of the vocabulary of {len(weight)}"
         )

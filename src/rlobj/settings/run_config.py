@@ -233,7 +233,8 @@ class RunConfig(Model):
     def explanation(self) -> Explanation:
         """The objective in words, as this run trains with it."""
         training = self.training
-        return self.resolved_objective().explain(training.updates, training.old_logprobs)
+        of_sampler = training.old_logprobs == "sampler"
+        return self.resolved_objective().explain(None if of_sampler else training.updates)
 
 
 def settings_of(config: Model) -> dict[str, Any]:

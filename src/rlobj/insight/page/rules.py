@@ -62,6 +62,6 @@ def _bounds(rule: Expr | None) -> Iterator[dict[str, Any]]:
         case Compare(operator, Column(name), Constant(value)):
             below = operator.startswith("<")
             yield {"text": str(rule), "column": name, "value": value, "below": below}
-        case Cut(side, Column(name)):
-            yield {"text": str(rule), "column": name, "value": None, "below": side == "bottom"}
+        case Cut(method, Column(name)):
+            yield {"text": str(rule), "column": name, "value": None, "below": method == "bottom"}
             yield from _bounds(rule.within)

@@ -9,10 +9,9 @@ import torch
 
 from rlobj.base.errors import BatchError, Message, Setting
 from rlobj.objectives import functional
-from rlobj.objectives.clauses import EFFECTS
 from rlobj.objectives.loss import terms_of
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import Plan
+from rlobj.objectives.plan import EFFECTS, Plan
 from rlobj.objectives.settings import bind
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.runs.tables import UpdateTable

@@ -16,10 +16,10 @@ from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Settin
 from rlobj.insight.numbers import listed, without_nan
 from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
-from rlobj.objectives.clauses import EFFECTS
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
 from rlobj.objectives.penalties import EntropyBonus
+from rlobj.objectives.plan import EFFECTS
 from rlobj.objectives.rules import Rule, Scope, reading
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess

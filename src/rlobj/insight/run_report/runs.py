@@ -10,7 +10,7 @@ from typing import Any
 from rlobj.base.errors import ConfigError, RlobjError
 from rlobj.insight.diagnosis.diagnosing import Finding, diagnose_lines
 from rlobj.insight.opening import open_run
-from rlobj.objectives.clauses import EFFECTS
+from rlobj.objectives.plan import EFFECTS
 from rlobj.reporting import visible
 from rlobj.runs.layout import named_folder
 

@@ -32,30 +32,6 @@ from rlobj.objectives.rules.nodes import (
 from rlobj.objectives.rules.operators import NAMES
 from rlobj.objectives.rules.parsing import custom_rule, parse
 
-__all__ = [
-    "COLUMNS",
-    "NAMES",
-    "ColumnLevel",
-    "CustomRule",
-    "Expr",
-    "Let",
-    "Level",
-    "Number",
-    "NumberField",
-    "OwnColumns",
-    "Rule",
-    "RuleField",
-    "RuleList",
-    "Scope",
-    "outside",
-    "parse",
-    "read_let",
-    "read_number",
-    "read_rule",
-    "reading",
-    "score_columns",
-]
-
 _SCOPE: ContextVar[Scope | None] = ContextVar("_SCOPE", default=None)
 """What pydantic fields may read: they are validated without their objective."""
 
@@ -90,8 +66,7 @@ def read_rule(value: Any) -> Rule:
         return custom_rule(settings.pop("target", None), **settings)
     value = parse(value, _SCOPE.get()) if isinstance(value, str) else value
     if not isinstance(value, Rule):
-        advice = "; there is no == between numbers" if isinstance(value, bool) else ""
-        raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}{advice}")
+        raise ConfigError(f"expected a rule such as 'prob < 0.002', got {str(value)!r}")
     return value
 
 
@@ -110,8 +85,7 @@ def read_let(let: Any, scope: Scope) -> Scope:
     for name, value in let.items():
         taken = name in (*NAMES, *scope.columns, *scope.named)
         if taken or not (isinstance(name, str) and name.isidentifier() and name[0].islower()):
-            expected = "let: expected new names such as 'omega' in lower case"
-            raise ConfigError(f"{expected}, got {name!r}")
+            raise ConfigError(f"let: expected new names such as omega, got {name!r}")
         with reported(ConfigError, f"let.{name}", ConfigError):
             value = value.value if isinstance(value, NamedNumber | NamedRule) else value
             value = parse(value, scope) if isinstance(value, str) else value
@@ -150,10 +124,7 @@ def _levels(columns: Any) -> Any:
         return columns
     if isinstance(columns, (list, tuple)) and all(isinstance(name, str) for name in columns):
         return dict.fromkeys(columns, "token")
-    raise ConfigError(
-        "expected names of columns, [stage], or also what they have one value for: "
-        f"{{stage: response}}; got {columns!r:.60}"
-    )
+    raise ConfigError(f"expected names, [stage], or levels, {{stage: turn}}; got {columns!r:.60}")
 
 
 def _shortest(columns: Mapping[str, ColumnLevel]) -> Any:

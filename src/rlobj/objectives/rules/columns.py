@@ -183,13 +183,11 @@ class Scope:
     @classmethod
     def of(cls, columns: Any, scores: Any) -> Scope:
         """The scope of two settings of an objective; what is wrong in them is left out."""
-        own: Any = columns if isinstance(columns, Mapping) else _per_token(_texts(columns))
+        own: Any = (
+            columns if isinstance(columns, Mapping) else dict.fromkeys(_texts(columns), "token")
+        )
         levels = {name: level for name, level in own.items() if level in get_args(ColumnLevel)}
-        return cls(levels | _per_token(score_columns(_texts(scores))))
-
-
-def _per_token(names: Iterable[str]) -> dict[str, ColumnLevel]:
-    return dict.fromkeys(names, "token")
+        return cls(levels | dict.fromkeys(score_columns(_texts(scores)), "token"))
 
 
 def _texts(names: Any) -> list[str]:

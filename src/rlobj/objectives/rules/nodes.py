@@ -12,7 +12,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
@@ -64,8 +64,8 @@ class Expr:
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"'{self}' is a rule over tokens, not True or False. Write (0 < prob) & (prob < 1) "
-            "instead of 0 < prob < 1, and &, |, ~ instead of and, or, not."
+            f"'{self}' is not True or False. Write (0 < prob) & (prob < 1) for 0 < prob < 1, and "
+            "&, |, ~ for and, or, not"
         )
 
     @cached_property
@@ -127,11 +127,6 @@ def inside(child: Expr, strength: int) -> str:
     return str(child) if child._strength >= strength else f"({child})"
 
 
-def _call(node: Any, owner: Expr, method: str, *first: Any) -> str:
-    """`owner.method(first, other=...)`, without arguments at their defaults."""
-    return f"{inside(owner, ATOM)}.{method}({', '.join([*map(repr, first), *_settings(node)])})"
-
-
 def _settings(node: Any, required: bool = False) -> list[str]:
     """`name=value` of each field that is not at its default; of those without one if `required`."""
     return [
@@ -166,18 +161,17 @@ def check_choice(what: str, value: object, choices: Sequence[str]) -> None:
         raise ConfigError(f"{what}={value!r}: expected one of {', '.join(choices)}")
 
 
-def _fraction(name: str, value: Any, above: float = -1.0) -> float:
-    """A number in [0, 1], or in (0, 1] if `above` is 0."""
+def _share(what: str, value: Any) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and max(above, 0) <= value <= 1 and value != above):
-        interval = "(0, 1]" if above == 0 else "[0, 1]"
-        raise ConfigError(f"{name} must lie in {interval}, got {value!r}")
+    if not (number and 0 <= value <= 1):
+        raise ConfigError(f"{what} must lie in [0, 1], got {value!r}")
     return _plain(value)
 
 
-def _check_size(name: str, tokens: object) -> None:
-    if type(tokens) is not int or tokens < 0:
-        raise ConfigError(f"{name} must be a whole number of tokens >= 0")
+def _whole(what: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ConfigError(f"{what} must be a whole number >= 0, got {value!r}")
+    return value
 
 
 SAMPLER_KNOWN = "sampler_known"
@@ -222,14 +216,6 @@ class Number(Expr):
     def __abs__(self) -> Number:
         return Function("abs", (self,))
 
-    def __and__(self, other: Any) -> Rule:
-        return as_rule(self, "&")  # which refuses a number
-
-    __rand__ = __or__ = __ror__ = __and__
-
-    def __invert__(self) -> Rule:
-        return as_rule(self, "~")
-
     def top(
         self,
         fraction: float,
@@ -254,7 +240,6 @@ class Number(Expr):
                 `length.bottom(0.5, by="group", of="response")`. n is their number. `within` is as
                 for `mean`, and a response without tokens counts. "turn" ranks turns.
         """
-        within = _rule_or_none(within)
         return Cut("top", self, fraction, within, round, at_least, none_below, by, of)
 
     def bottom(
@@ -268,7 +253,6 @@ class Number(Expr):
         of: Unit = "token",
     ) -> Rule:
         """The k smallest of the population's n tokens; the arguments are those of `top`."""
-        within = _rule_or_none(within)
         return Cut("bottom", self, fraction, within, round, at_least, none_below, by, of)
 
     def bottom_to_mean(
@@ -285,7 +269,7 @@ class Number(Expr):
             within: the population; None = all tokens.
             by: one population for the update, or one for each group, response or turn.
         """
-        return MeanCut(self, limit, _rule_or_none(within), by)
+        return MeanCut(self, limit, within, by)
 
     def quantile(
         self,
@@ -300,7 +284,7 @@ class Number(Expr):
         With `interpolate`, the value at q·(n − 1) places above the smallest one, linear between
         two values, as `torch.quantile` has it. The other arguments are those of `top`.
         """
-        return Quantile(self, q, _rule_or_none(within), by, of, interpolate)
+        return Quantile(self, q, within, by, of, interpolate)
 
     def rank(self, within: Rule | str | None = None, by: By = "update") -> Number:
         """(rank − 1)/(n − 1) among the population's n values: 0 = smallest, 1 = largest.
@@ -313,7 +297,7 @@ class Number(Expr):
             by: one population for the update, or one for each group, position, response, turn
                 or number of a turn in the group ("group_turn").
         """
-        return Rank(self, "rank", by, _rule_or_none(within))
+        return Rank("rank", self, by, within)
 
     def mean(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The mean over a population's tokens, or over its responses if the number is theirs.
@@ -324,35 +308,35 @@ class Number(Expr):
             within: the population; a response belongs to it if the rule holds for the response, or
                 for one of its tokens if the rule is one of tokens.
         """
-        return Aggregate(self, "mean", by, _rule_or_none(within))
+        return Aggregate("mean", self, by, within)
 
     def sum(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The sum over a population, 0 if it is empty; the arguments are those of `mean`."""
-        return Aggregate(self, "sum", by, _rule_or_none(within))
+        return Aggregate("sum", self, by, within)
 
     def min(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The smallest value of a population; the arguments are those of `mean`."""
-        return Aggregate(self, "min", by, _rule_or_none(within))
+        return Aggregate("min", self, by, within)
 
     def max(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The largest value of a population; the arguments are those of `mean`."""
-        return Aggregate(self, "max", by, _rule_or_none(within))
+        return Aggregate("max", self, by, within)
 
     def prefix_sum(self, decay: float = 1.0, by: Path = "response") -> Number:
-        """y_t = x_t + decay·y_{t−1} from the start of the response, decay in (0, 1].
+        """y_t = x_t + decay·y_{t−1} from the start of the response, decay in [0, 1].
 
         It goes from token to token, but from turn to turn if the number has one value per turn:
         `turn_reward.prefix_sum()` counts the reward of each turn once. By turn, the sum starts
         again at the first token of each turn.
         """
-        return Scan(self, "prefix", decay, by)
+        return Scan("prefix_sum", self, decay, by)
 
     def suffix_sum(self, decay: float = 1.0, by: Path = "response") -> Number:
         """y_t = x_t + decay·y_{t+1} to the end of the response; the rest is as in `prefix_sum`.
 
         `turn_reward.suffix_sum(decay=0.9)` is the discounted return from the turn on.
         """
-        return Scan(self, "suffix", decay, by)
+        return Scan("suffix_sum", self, decay, by)
 
 
 class Rule(Expr):
@@ -368,13 +352,6 @@ class Rule(Expr):
 
     def __invert__(self) -> Rule:
         return Not(self)
-
-    def __add__(self, other: Any) -> Number:
-        return as_number(self)  # which refuses a rule
-
-    __lt__ = __le__ = __gt__ = __ge__ = __add__
-    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
-    __pow__ = __rpow__ = __add__
 
     def sample(
         self,
@@ -404,19 +381,19 @@ class Rule(Expr):
 
         The arguments are those of `Number.mean`.
         """
-        return Quantified(self, "any", by, _rule_or_none(within))
+        return Quantified("any", self, by, within)
 
     def all(self, by: By = "update", within: Rule | str | None = None) -> Rule:
         """Whether the rule holds everywhere in the population; true if it is empty."""
-        return Quantified(self, "all", by, _rule_or_none(within))
+        return Quantified("all", self, by, within)
 
     def count(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The number of tokens, or responses, of the population on which the rule holds."""
-        return Aggregate(self, "count", by, _rule_or_none(within))
+        return Aggregate("count", self, by, within)
 
     def share(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """`count` divided by the size of the population."""
-        return Aggregate(self, "share", by, _rule_or_none(within))
+        return Aggregate("share", self, by, within)
 
 
 def as_number(value: Any) -> Number:
@@ -440,14 +417,7 @@ def as_rule(value: Any, where: str) -> Rule:
     value = Expr.from_text(value) if isinstance(value, str) else value
     if isinstance(value, Rule):
         return value
-    raise ConfigError(
-        f"{where} takes a rule such as prob < 0.002, got '{value}'. "
-        "Put each comparison in parentheses: (advantage > 0) & (prob < 0.002)"
-    )
-
-
-def _rule_or_none(value: Any) -> Rule | None:
-    return None if value is None else as_rule(value, "within")
+    raise ConfigError(f"{where} takes a rule such as prob < 0.002, got '{value}'")
 
 
 @dataclass(frozen=True)
@@ -653,16 +623,53 @@ def operands(expression: Any, kind: type[Logic | Arithmetic], operator: str) -> 
     return [] if expression is None else [expression]
 
 
-class Populated(Expr):
+class Method(Expr):
+    """What a method of a number or a rule builds: `value.method(argument, name=setting)`.
+
+    Its text and the checks of its arguments follow from its fields.
+    """
+
+    method: Any
+    value: Any
+    by: Any
+    choices: ClassVar[dict[str, Sequence[str]]] = {}
+    """What some of the arguments may be; `by` may also be a column of one's own."""
+
+    def __post_init__(self) -> None:
+        for name, choices in self.choices.items():
+            argument = getattr(self, name)
+            if name != "by" or not isinstance(argument, Column):
+                check_choice(f"{self.method}(): {name}", argument, choices)
+        for name, argument in [*vars(self).items()]:
+            if name in _READ:
+                read = _READ[name](f"{self.method}(): {name}", argument)
+                object.__setattr__(self, name, read)
+
+    def __str__(self) -> str:
+        required = [f.name for f in fields(self) if f.default is MISSING and f.name != "method"]  # type: ignore[arg-type]
+        value, *first = (getattr(self, name) for name in required)
+        arguments = ", ".join([*map(repr, first), *_settings(self)])
+        return f"{inside(value, ATOM)}.{self.method}({arguments})"
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("fraction", "q", "decay"), _share),
+    **dict.fromkeys(("at_least", "none_below", "seed"), _whole),
+    "limit": lambda what, value: Constant(value).value,
+    "within": lambda what, value: None if value is None else as_rule(value, "within"),
+}
+"""The arguments of methods, read and checked."""
+
+
+class Populated(Method):
     """What reads populations: those of `by`, of the tokens, turns or responses of `within`."""
 
-    by: Any
     within: Any
 
-    def check_by(self, method: str, choices: Sequence[str]) -> None:
-        """Refuse a `by` that is neither a choice nor a column of one's own."""
-        if not isinstance(self.by, Column):
-            check_choice(f"{method}(): by", self.by, choices)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value.level == Level.UPDATE:
+            raise ConfigError(f"{self.method}() needs a column; '{self.value}' is one number")
 
     @property
     def by_level(self) -> Level:
@@ -698,65 +705,44 @@ class Populated(Expr):
 
 
 class Ranking(Populated):
-    """What cuts, quantiles and samples have in common: they rank tokens, turns or responses."""
+    """What cuts and quantiles have in common: they rank tokens, turns or responses."""
 
-    value: Any
     of: Any
+    choices: ClassVar[dict[str, Sequence[str]]] = {"by": _CUT_BY, "of": get_args(Unit)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value.level > self.counted:
+            raise ConfigError(
+                f"{self.method}(of='{self.of}'): '{self.value}' has one value per "
+                f"{self.value.level.name.lower()}. Rank {self.value.mean(self.of)}"
+            )
+        if self.by_level > self.counted:
+            raise ConfigError(f"{self.method}(): a {self.of} lies in several of by='{self.by}'")
 
     @property
     def counted(self) -> Level:
         return Level[self.of.upper()]
 
-    def check_ranked(self, method: str) -> None:
-        """Check what is ranked, in which populations."""
-        self.check_by(method, _CUT_BY)
-        check_choice(f"{method}(): of", self.of, get_args(Unit))
-        if not any(node.reads_tokens for node in self.value.walk()):
-            raise ConfigError(f"{method}() needs a column to rank by, got '{self.value}'")
-        if self.value.level > self.counted:
-            raise ConfigError(
-                f"{method}(of='{self.of}') ranks {self.of}s, and '{self.value}' has one value per "
-                f"{self.value.level.name.lower()}. Make one number per {self.of} of it: "
-                f"{self.value.mean(self.of)}"
-            )
-        if self.by_level > self.counted:
-            raise ConfigError(
-                f"{method}(of='{self.of}', by='{self.by}'): a {self.of} lies in several populations"
-            )
-
     def ranked(self) -> str:
-        """What is ranked, in words; tokens that have the value of their response or turn tie."""
-        text = f"{self.value} of {self.population()}"
-        if self.counted == Level.TOKEN and self.value.level in (Level.RESPONSE, Level.TURN):
-            of = self.value.level.name.lower()
-            text += f" (of tokens, which tie if they are of one {of}; of='{of}' ranks {of}s)"
-        return text
+        """What is ranked, in words."""
+        return f"{self.value} of {self.population()}"
 
 
 @dataclass(frozen=True)
 class Cut(Ranking, Rule):
     """The largest or smallest tokens of a population; see `Number.top`."""
 
-    side: Literal["top", "bottom"]
+    method: Literal["top", "bottom"]
     value: Number
     fraction: float
-    within: Rule | None = None
+    within: Any = None
     round: Rounding = "ceil"
     at_least: int = 0
     none_below: int = 0
     by: By = "update"
     of: Unit = "token"
-
-    def __post_init__(self) -> None:
-        self.check_ranked(self.side)
-        fraction = _fraction(f"{self.side}(): the fraction", self.fraction)
-        object.__setattr__(self, "fraction", fraction)
-        check_choice("round", self.round, get_args(Rounding))
-        _check_size(f"{self.side}(at_least=...)", self.at_least)
-        _check_size(f"{self.side}(none_below=...)", self.none_below)
-
-    def __str__(self) -> str:
-        return _call(self, self.value, self.side, self.fraction)
+    choices: ClassVar[Any] = {**Ranking.choices, "round": get_args(Rounding)}
 
     def size(self, population: int) -> int:
         """k, the number of tokens or responses to select from a population, without ties."""
@@ -765,12 +751,10 @@ class Cut(Ranking, Rule):
         return k if k >= self.none_below else 0
 
     def describe(self) -> str:
-        which = "largest" if self.side == "top" else "smallest"
+        which = "largest" if self.method == "top" else "smallest"
         k = f"k = {self.round}({self.fraction}·n)"
         if self.round == "linear":
             k = f"k = floor({self.fraction}·(n − 1)) + 1"
-        k += f", at least {self.at_least}" if self.at_least else ""
-        k += f", none if k < {self.none_below}" if self.none_below else ""
         return f"{self}: the k {which} {self.ranked()}, {k}, ties kept"
 
 
@@ -780,16 +764,10 @@ class MeanCut(Ranking, Rule):
 
     value: Number
     limit: float
-    within: Rule | None = None
+    within: Any = None
     by: By = "update"
+    method: ClassVar[str] = "bottom_to_mean"
     of: ClassVar[Unit] = "token"
-
-    def __post_init__(self) -> None:
-        self.check_ranked("bottom_to_mean")
-        object.__setattr__(self, "limit", Constant(self.limit).value)
-
-    def __str__(self) -> str:
-        return _call(self, self.value, "bottom_to_mean", self.limit)
 
     def describe(self) -> str:
         most = f"as many as have a mean of at most {self.limit}, equal ones together"
@@ -802,17 +780,11 @@ class Quantile(Ranking, Number):
 
     value: Number
     q: float
-    within: Rule | None = None
+    within: Any = None
     by: By = "update"
     of: Unit = "token"
     interpolate: bool = False
-
-    def __post_init__(self) -> None:
-        self.check_ranked("quantile")
-        object.__setattr__(self, "q", _fraction("quantile(): the fraction", self.q))
-
-    def __str__(self) -> str:
-        return _call(self, self.value, "quantile", self.q)
+    method: ClassVar[str] = "quantile"
 
     def place(self, population: int) -> int:
         """The value's place from below, from 1; the lower one of two; 0 in an empty population."""
@@ -827,18 +799,20 @@ class Quantile(Ranking, Number):
 
 
 @dataclass(frozen=True)
-class Sample(Ranking, Rule):
+class Sample(Method, Rule):
     """A random subset of a rule's tokens; see `Rule.sample`."""
 
-    rule: Rule
+    value: Rule
     amount: float | Number
     seed: int = 0
     of: Literal["rule", "all", "response"] = "rule"
     round: Literal["ceil", "floor"] = "ceil"
     at_least: int = 0
-    by: ClassVar[By] = "update"
+    method: ClassVar[str] = "sample"
+    choices: ClassVar[Any] = {"of": ("rule", "all", "response"), "round": ("ceil", "floor")}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         amount = self.amount
         if isinstance(amount, Number):
             fits = amount.level == Level.UPDATE
@@ -846,23 +820,13 @@ class Sample(Ranking, Rule):
             whole = type(amount) is int and amount >= 0
             fits = whole or (isinstance(amount, float) and 0 <= amount <= 1)
         if not fits:
-            raise ConfigError(
-                f"sample({amount}): expected a whole number of tokens, a float in [0, 1], or an "
-                "expression with one value for the update, such as (prob < 0.002).count()"
-            )
-        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
-            raise ConfigError(f"sample(seed={self.seed!r}): expected a whole number of 64 bits")
-        _check_size("sample(at_least=...)", self.at_least)
-        check_choice("sample(): of", self.of, ("rule", "all", "response"))
-        check_choice("round", self.round, ("ceil", "floor"))
+            raise ConfigError(f"sample({amount}): expected a whole number, a share, or a count()")
         if not isinstance(amount, Number):
             object.__setattr__(self, "amount", _plain(amount))
 
-    def __str__(self) -> str:
-        return _call(self, self.rule, "sample", self.amount)
-
-    @property
-    def counted(self) -> Level:
+    @cached_property
+    def level(self) -> Level:
+        """What is drawn: tokens or responses."""
         return Level.RESPONSE if self.of == "response" else Level.TOKEN
 
     def size(self, amount: float, rule: int, population: int) -> int:
@@ -880,12 +844,12 @@ class Sample(Ranking, Rule):
         return min(max(k, self.at_least), rule)
 
     def describe(self) -> str:
-        unit = "responses" if self.of == "response" else "tokens"
+        unit = f"{self.level.name.lower()}s"
         if not isinstance(self.amount, float):
-            return f"sample: {self.amount} random {unit} with {self.rule}"
+            return f"sample: {self.amount} random {unit} with {self.value}"
         counted = "all tokens of the update" if self.of == "all" else f"the rule's {unit}"
         size = f"{self.round}({self.amount}·n)"
-        return f"sample: {size} random {unit} with {self.rule}; n counts {counted}"
+        return f"sample: {size} random {unit} with {self.value}; n counts {counted}"
 
 
 @dataclass(frozen=True)
@@ -893,32 +857,22 @@ class Statistic(Populated):
     """A statistic of a population.
 
     Attributes:
-        of: the Number or Rule.
-        statistic: the method's name.
+        method: its name.
+        value: the Number or Rule.
         by: the populations.
         within: the Rule whose members count; None = all.
     """
 
-    of: Any
-    statistic: str
+    method: str
+    value: Any
     by: By = "update"
     within: Any = None
-
-    def __post_init__(self) -> None:
-        self.check_by(self.statistic, [*BY])
-        if self.of.level == Level.UPDATE:
-            raise ConfigError(
-                f"{self.statistic}() needs a column, and '{self.of}' is the same for the whole "
-                "update"
-            )
-
-    def __str__(self) -> str:
-        return _call(self, self.of, self.statistic)
+    choices: ClassVar[Any] = {"by": [*BY]}
 
     @property
     def counted(self) -> Level:
         """The unit of the population: the finer one of the number's and of the population's."""
-        return max(self.of.level, self.by_level, Level.RESPONSE)
+        return max(self.value.level, self.by_level, Level.RESPONSE)
 
     def describe(self) -> str:
         return f"{self}: over {self.population()}"
@@ -937,26 +891,14 @@ class Quantified(Statistic, Rule):
 
 
 @dataclass(frozen=True)
-class Scan(Number):
+class Scan(Method, Number):
     """A sum along the response or the turn; see `Number.prefix_sum`."""
 
+    method: Literal["prefix_sum", "suffix_sum"]
     value: Number
-    side: Literal["prefix", "suffix"]
     decay: float = 1.0
     by: Path = "response"
-
-    def __post_init__(self) -> None:
-        check_choice(f"{self.side}_sum(): by", self.by, get_args(Path))
-        if self.by == "turn" and self.level == Level.TURN:
-            raise ConfigError(
-                f"{self.side}_sum(by='turn') adds up the tokens of a turn, and '{self.value}' has "
-                "one value per turn; leave out by"
-            )
-        decay = _fraction(f"{self.side}_sum(): the decay", self.decay, above=0)
-        object.__setattr__(self, "decay", decay)
-
-    def __str__(self) -> str:
-        return _call(self, self.value, f"{self.side}_sum")
+    choices: ClassVar[Any] = {"by": get_args(Path)}
 
     @cached_property
     def level(self) -> Level:
@@ -969,7 +911,7 @@ class Scan(Number):
     def describe(self) -> str:
         step = self.level.name.lower()
         span = f"{step} to the {self.by}'s end"
-        if self.side == "prefix":
+        if self.method == "prefix_sum":
             span = f"{self.by}'s start to the {step}"
         decay = f", times {self.decay} per {step} of distance" if self.decay != 1 else ""
         return f"{self}: the sum of {self.value} from the {span}{decay}"
@@ -1015,13 +957,7 @@ class CustomRule(Rule):
         return ()
 
     def children(self) -> tuple[Expr, ...]:
-        reads = self.reads()
-        if not is_dataclass(self) or type(self).__hash__ is None or not isinstance(reads, tuple):
-            raise ConfigError(
-                f"{self.target}: write @dataclass(frozen=True) above the class, and return a tuple "
-                "of expressions from reads"
-            )
-        return (*super().children(), *reads)
+        return (*super().children(), *self.reads())
 
     def describe(self) -> str:
         return f"{self}: {inspect.getdoc(type(self)) or 'a rule written in Python'}"

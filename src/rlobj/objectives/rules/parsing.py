@@ -135,6 +135,8 @@ class _Parser:
             if "\n" in str(error):  # it has a caret already
                 raise
             self.fail(str(error), node)
+        except TypeError as error:  # a number in place of a rule
+            self.fail(f"{error}; put each comparison in parentheses", node)
 
     def build_Name(self, node: ast.Name) -> Expr:
         name, scope = node.id, self.scope
@@ -151,16 +153,11 @@ class _Parser:
         if name[0].isupper():
             return nodes.Controlled(name)
         known = (*NAMES, *scope.columns, *scope.named)
-        self.fail(
-            f"unknown name '{name}'.{nearest(name, known)} A controller's name begins with a "
-            "capital; a column of your own is declared in 'columns', a score in 'scores'.",
-            node,
-        )
+        self.fail(f"unknown name '{name}'.{nearest(name, known)} Or declare it in columns.", node)
 
     def build_Constant(self, node: ast.Constant) -> Expr:
         if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
-            advice = "; write it without quotes" if isinstance(node.value, str) else ""
-            self.fail(f"expected a number, got {node.value!r}{advice}", node)
+            self.fail(f"expected a number, got {node.value!r}", node)
         return nodes.Constant(node.value)
 
     def build_BinOp(self, node: ast.BinOp) -> Expr:
@@ -183,9 +180,7 @@ class _Parser:
     def build_Compare(self, node: ast.Compare) -> Expr:
         if len(node.ops) > 1:
             self.fail(
-                "comparisons do not chain, and & and | bind more tightly than they do. Put each "
-                "comparison in parentheses: (0 < prob) & (prob < 1)",
-                node.comparators[0],
+                "put each comparison in parentheses: (0 < prob) & (prob < 1)", node.comparators[0]
             )
         kind = type(node.ops[0])
         if kind not in _OPERATORS:
@@ -194,21 +189,16 @@ class _Parser:
 
     def build_Call(self, node: ast.Call) -> Expr:
         if isinstance(node.func, ast.Name):
-            name, known = node.func.id, [*_CALLS]
-            function = _CALLS.get(name)
+            name, what, known = node.func.id, "function", _CALLS
         elif isinstance(node.func, ast.Attribute):
             owner, name = self.build(node.func.value), node.func.attr
-            known = _METHODS[Number if isinstance(owner, Number) else Rule]
-            function = getattr(owner, name) if name in known else None
+            methods = _METHODS[Number if isinstance(owner, Number) else Rule]
+            what, known = f"method of '{owner}'", {key: getattr(owner, key) for key in methods}
         else:
             self.fail("this is not a function", node)
-        if function is None:
-            what = (
-                "is not a function"
-                if isinstance(node.func, ast.Name)
-                else f"is no method of '{owner}'"
-            )
-            self.fail(f"'{name}' {what}.{nearest(name, known)}", node)
+        if name not in known:
+            self.fail(f"'{name}' is no {what}.{nearest(name, known)}", node)
+        function = known[name]
         signature = inspect.signature(function)
         names = [*signature.parameters][: len(node.args)]
         texts = function is custom_rule
