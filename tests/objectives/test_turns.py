@@ -83,14 +83,14 @@ def test_a_wrong_use_of_turns_is_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("turn", "more", "message"),
     [
-        ([0, 1, 0, 0], {}, r"'turn' decreases .* row 2 \(response 0, token 2\)"),
-        ([0, 1, 1, -1], {}, r"'turn' .* is negative at row 3"),
+        ([0, 1, 0, 0], {}, "'turn' decreases .* response 0, token 2"),
+        ([0, 1, 1, -1], {}, "'turn' .* is negative at response 1, token 0"),
         ([0, 0.5, 1, 0], {}, "column 'turn' must hold integers, got 0.5"),
         ([0, 0], {}, r"column 'turn' has shape \[2\], expected \[4\]"),
         (
             [0, 1, 1, 0],
             {"turn_reward": [1.0, 2, 3, 4]},
-            r"'turn_reward' changes within a turn at row 2 \(response 0, token 2\)",
+            "'turn_reward' changes within a turn at response 0, token 2",
         ),
     ],
 )

@@ -327,9 +327,7 @@ class Frame:
                 return self._scan(node)
             case CustomRule():
                 return self._custom_rule(node)
-        raise ConfigError(
-            f"{node} is code that is not imported here; trusted code: rlobj replay RUN --rule RULE"
-        )
+        raise ConfigError(f"{node} is code that is not imported here: rlobj replay RUN --rule RULE")
 
     def _constant(self, value: float) -> Values:
         return Values(torch.tensor(value, dtype=self.dtype, device=self.device))

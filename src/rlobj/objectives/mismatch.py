@@ -101,8 +101,7 @@ class Mask(Mismatch):
 
     @model_validator(mode="after")
     def _ordered(self) -> Mask:
-        numbers = isinstance(self.low, float) and isinstance(self.high, float)
-        if numbers and self.low > self.high:
+        if isinstance(self.low, float) and isinstance(self.high, float) and self.low > self.high:
             raise ConfigError(f"expected low <= high, got {self.low} and {self.high}")
         return self
 

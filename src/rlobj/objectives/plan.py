@@ -156,10 +156,8 @@ class Plan:
         for identity, length in zip(ids.tolist(), lengths.tolist(), strict=True):
             span = left.pop(identity, None)
             if span is None or len(span) != length:
-                raise BatchError(
-                    f"the plan holds no response with id {identity} and {length} tokens, or this "
-                    "table holds it twice"
-                )
+                who = f"response with id {identity} and {length} tokens"
+                raise BatchError(f"the plan holds no {who}, or this table holds it twice")
             spans.append(torch.arange(span.start, span.stop))
         return torch.cat([torch.zeros(0, dtype=torch.int64), *spans]).to(table.logprobs.device)
 

@@ -271,7 +271,7 @@ class GeometricMean(_RatioSurrogate):
         return (advantages > 0) & (moved > self.eps), (advantages < 0) & (moved < -self.eps)
 
 
-class DppoTv(_RatioSurrogate):
+class DppoTv(_AgainstSurrogate):
     """S = sg[min(r, cap)]·A·l inside the total-variation region, else 0; r = π/π_against.
 
     The region is π − π_against ≤ high where A > 0, and π − π_against ≥ −low where A ≤ 0.
@@ -285,11 +285,6 @@ class DppoTv(_RatioSurrogate):
     """largest increase of the token's probability that is trained"""
     cap: settings.OptionalPositive = 20.0
     """absolute cap of r; null = none"""
-    against: Literal["old", "sampler"] = "old"
-    """log-probabilities at the centre of the region"""
-
-    def needs(self) -> tuple[str, ...]:
-        return (f"{self.against}_logprobs",)
 
     def _moved(self, terms: Terms) -> Tensor:
         return terms.logprobs.detach().exp() - terms.column(f"{self.against}_logprobs").exp()

@@ -165,9 +165,8 @@ class TokenBatch:
             }.get(name, {(tokens,)})
             if tuple(value.shape) not in allowed:
                 expected = " or ".join(str(list(shape)) for shape in sorted(allowed))
-                raise BatchError(
-                    f"column '{name}' has shape {list(value.shape)}, expected {expected}"
-                )
+                shape = list(value.shape)
+                raise BatchError(f"column '{name}' has shape {shape}, expected {expected}")
         check_rewards(self.rewards, self.reward_names, self.reward_weights)
 
     def _check_turns(self) -> None:
@@ -177,17 +176,13 @@ class TokenBatch:
             earlier[1:] = torch.where(self.positions[1:] > 0, self.turn[:-1], 0)
             if (wrong := self.turn < earlier).any():
                 row = int(wrong.nonzero()[0])
-                raise BatchError(
-                    f"column 'turn' decreases or is negative at row {row} ({self.row(row)})"
-                )
+                raise BatchError(f"column 'turn' decreases or is negative at {self.row(row)}")
         if self.turn_reward is not None:
             first = self.turn_reward[self.turn_starts][self.turns]
             undecided = self.turn_reward.isnan() & first.isnan()
             if (wrong := (self.turn_reward != first) & ~undecided).any():
                 row = int(wrong.nonzero()[0])
-                raise BatchError(
-                    f"column 'turn_reward' changes within a turn at row {row} ({self.row(row)})"
-                )
+                raise BatchError(f"column 'turn_reward' changes within a turn at {self.row(row)}")
 
     def _round_logprobs(self, names: Sequence[str]) -> None:
         """Store 0 for a log-prob above 0 that is rounding; the gradient stays."""

@@ -295,15 +295,11 @@ class PolicyScorer(nn.Module):
 
     def _matching(self, raw: Tensor, logits: Tensor, share: float) -> LogitShape:
         """The shape in which raw logits are the model's, but for a share of the largest one."""
-        shapes = logit_shapes(self.model.config)
-        errors = [float((shape.of(raw) - logits).abs().max()) for shape in shapes]
-        for shape, error in zip(shapes, errors, strict=True):
-            if error <= share * float(logits.abs().max()):
+        for shape in logit_shapes(self.model.config):
+            if (shape.of(raw) - logits).abs().max() <= share * logits.abs().max():
                 return shape
-        raise ConfigError(
-            f"{type(self.model).__name__} computes its logits in a way that scoring does not know: "
-            f"they differ by {errors[0]:.3g}"
-        )
+        name = type(self.model).__name__
+        raise ConfigError(f"{name} computes its logits in a way that scoring does not know")
 
     def _stateful(self) -> str | None:
         """Which layers keep a state in place of keys and values, in words."""

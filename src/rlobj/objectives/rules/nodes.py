@@ -713,10 +713,8 @@ class Ranking(Populated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.value.level > self.counted:
-            raise ConfigError(
-                f"{self.method}(of='{self.of}'): '{self.value}' has one value per "
-                f"{self.value.level.name.lower()}. Rank {self.value.mean(self.of)}"
-            )
+            level, mean = self.value.level.name.lower(), self.value.mean(self.of)
+            raise ConfigError(f"'{self.value}' has one value per {level}. Rank {mean}")
         if self.by_level > self.counted:
             raise ConfigError(f"{self.method}(): a {self.of} lies in several of by='{self.by}'")
 
