@@ -146,8 +146,13 @@ def _without_effect(terms: Terms, updates: int) -> list[str]:
                 if isinstance(part, (Clip, DppoTv, GeometricMean, SoftGate))
                 and getattr(part, "against", "old") == "old"
             ]
-        on_policy = isinstance(term, KL) and updates == 1 and term.against == "old"
-        if on_policy and term.estimator != "k1":  # the gradient of k1 is that of l
+        # the gradient of k1 is that of l, also at l = l0
+        if (
+            isinstance(term, KL)
+            and term.against == "old"
+            and updates == 1
+            and term.estimator != "k1"
+        ):
             inert.append(f"{_yaml(term)}: on-policy l = l0, so it has no gradient")
         if isinstance(term, (Gate, AdaptiveGate)) and term.target <= 0:
             inert.append(f"{symbol}: nothing is below {term.target}; the gate stays shut")
