@@ -63,6 +63,7 @@ def test_other_forms_of_integers_are_left_to_the_parser(answer):
     [
         "1 or " * MAX_LENGTH + "1",
         "(" * (MAX_DEPTH + 1) + "5" + ")" * (MAX_DEPTH + 1),
+        r"\frac{1}{2",
         "1" + "{" * 20 + "}" * 19,
     ],
 )

@@ -51,9 +51,16 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
         return integer == gold_integer, "integers"
     if len(answer) > max(MAX_LENGTH, 4 * len(gold)):
         return False, f"too large: longer than {MAX_LENGTH} characters"
-    if integer is None and _depth(answer) > MAX_DEPTH >= _depth(gold):
-        return False, f"too large: brackets deeper than {MAX_DEPTH}"
-    return None
+    reason = None if integer is not None else _refusal(answer)
+    return None if reason is None or _refusal(gold) else (False, f"too large: {reason}")
+
+
+def _refusal(text: str) -> str | None:
+    """Return why an answer is not parsed, or None if it is."""
+    depth = _depth(text)
+    if depth is None:
+        return "unbalanced braces"
+    return f"brackets deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else None
 
 
 def may_take_long(text: str) -> bool:
@@ -71,13 +78,19 @@ def _integer(text: str) -> tuple[bool, str] | None:
     return text.startswith("-") and digits != "", digits
 
 
-def _depth(text: str) -> int:
-    """The largest number of brackets that are open at once."""
-    depth = deepest = 0
+def _depth(text: str) -> int | None:
+    """The largest number of brackets open at once, or None if braces do not match."""
+    depth = deepest = braces = 0
+    escaped = False
     for character in text:
+        if character in "{}" and not escaped:
+            braces += 1 if character == "{" else -1
+            if braces < 0:
+                return None
         depth += (character in "{[(") - (character in "}])")
         deepest = max(deepest, depth)
-    return deepest
+        escaped = character == "\\" and not escaped
+    return None if braces else deepest
 
 
 _QUOTIENT = re.compile(r"d:[d∂](?:\^([0-9]))?(.+)/[d∂](.+?)(?:\^[0-9])?")

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 from rlobj.answers import vocabulary
@@ -83,6 +84,8 @@ for _code in range(ord("α"), ord("ω") + 1):
     if _name != "varsigma":
         _SIGNS[chr(_code).upper()] = f"\\{_name.title()} "
 
+_SCRIPT_FRACTION = re.compile("([⁰¹²³⁴-⁹]+)[⁄/]([₀-₉]+)")
+_OVERLINED = re.compile("(?:[0-9]\u0305)+")
 _SCRIPT_RUN = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 _ROOT = re.compile(r"(\\sqrt(?:\[3\])?) ?\(([^()]*)\)")
 
@@ -102,6 +105,11 @@ _SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
 _COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
 
 
+def _decimal_degrees(run: re.Match[str]) -> str:
+    r"""Write 30^\circ 15' as 121/4\circ."""
+    return rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ"
+
+
 _REWRITES: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
     *(
         (mark, pattern.replace("VALUE", LISTS["value"]), new)
@@ -111,6 +119,11 @@ _REWRITES: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
         "^",
         r"\^\s*(?:\{((?:\s*\\prime\b)+\s*\}|'+\})|((?:\\prime\b)+))",
         lambda run: "'" * (run[0].count("prime") or run[0].count("'")),
+    ),
+    (
+        r"\circ",
+        r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?",
+        _decimal_degrees,
     ),
 ]
 _RULES = [(mark, re.compile(pattern), replacement) for mark, pattern, replacement in _REWRITES]
@@ -180,6 +193,10 @@ def _commas_inside_brackets(text: str) -> bool:
 
 
 def _to_ascii(text: str) -> str:
+    text = _OVERLINED.sub(lambda run: rf"\overline{{{run[0][::2]}}}", text)
+    text = _SCRIPT_FRACTION.sub(
+        lambda run: unicodedata.normalize("NFKC", f"\\frac{{{run[1]}}}{{{run[2]}}}"), text
+    )
     out: list[str] = []
     for run in re.split(f"({_SCRIPT_RUN.pattern})", text):
         if run and run[0] in _SUPERSCRIPTS:

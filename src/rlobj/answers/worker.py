@@ -1,13 +1,17 @@
 """What the worker process of the verifier decides: answers beyond exact arithmetic.
 
-Integrals, limits and infinite sums are compared with math-verify, which is loaded when the process
-starts. Its own time limits are off, because they turn a timeout into "not equal"; the process ends
+Integrals, limits and infinite sums are compared with math-verify. Few answers need it, and loading
+it takes longer than all other answers together: it is loaded when the first one comes. Its own time
+limits are off, because they turn a timeout into "not equal"; the process ends
 after its processor time. math-verify drops letters that look like units and ignores case, so every
 letter is first replaced by one that it keeps. A match counts only if both sides also evaluate to
 the same number.
 """
 
+import logging
 import re
+import signal
+from functools import cached_property
 from typing import Any
 
 from rlobj.answers.equivalence import check_equivalence
@@ -25,7 +29,6 @@ class Comparer:
     """Compares answers under a memory limit; math-verify is the last resort."""
 
     def __init__(self) -> None:
-        self._math_verify = MathVerifyComparer()
         self._values = NumericComparer(self._compare_symbolically)
 
     def answer(self, gold: str, answer: str | None) -> tuple[bool | None, str]:
@@ -35,14 +38,36 @@ class Comparer:
         """
         self._values.reason, self._values.of_gold = "numeric", answer is None
         correct, reason = check_equivalence(gold if answer is None else answer, gold, self._values)
-        # math-verify takes what it has no memory for as not equal.
-        if not correct and self._values.reason == "math-verify" and memory_is_short():
+        if correct or self._values.reason != "math-verify":
+            return correct, reason
+        if self._math_verify.exhaustion.exhausted or memory_is_short():
             return None, "memory"
         return correct, reason
+
+    @cached_property
+    def _math_verify(self) -> "MathVerifyComparer":
+        left = signal.setitimer(signal.ITIMER_PROF, 0)  # loading it is no time of the question
+        comparer = MathVerifyComparer()
+        signal.setitimer(signal.ITIMER_PROF, *left)
+        return comparer
 
     def _compare_symbolically(self, answer: Scalar, gold: Scalar) -> bool | None:
         self._values.reason = "math-verify"
         return self._math_verify.equal(answer, gold)
+
+
+class ExhaustionHandler(logging.Handler):
+    """Records whether math-verify ran out of memory or stack.
+
+    math-verify then returns "not equal" and only logs the exception.
+    """
+
+    exhausted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[0] if record.exc_info else None
+        if error is not None and issubclass(error, (MemoryError, RecursionError)):
+            self.exhausted = True
 
 
 class MathVerifyComparer:
@@ -53,12 +78,17 @@ class MathVerifyComparer:
 
         self._parse, self._verify = parse, verify
         self._config = [LatexExtractionConfig(boxed_match_priority=0)]
+        self.exhaustion = ExhaustionHandler()
+        logger = logging.getLogger("math_verify")
+        logger.handlers, logger.propagate = [self.exhaustion], False
+        logger.setLevel(logging.DEBUG)
 
     def equal(self, answer: Scalar, gold: Scalar) -> bool | None:
         """Return whether both have the same value.
 
         "Not equal" of math-verify is no proof: without different numbers, the result is None.
         """
+        self.exhaustion.exhausted = False
         safe = _renamed(gold.latex, answer.latex)
         if safe is None:
             return None
