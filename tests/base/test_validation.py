@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
+from pydantic import Field
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.validation import InvalidFields
+from rlobj.base.validation import InvalidFields, Model
 from rlobj.settings.building import build_config
 from rlobj.settings.run_config import LoraConfig, RunConfig
 from rlobj.settings.training import TrainingConfig
@@ -34,3 +37,19 @@ def test_the_path_in_a_union_error_is_the_key_of_the_user() -> None:
     assert [path for path, _ in caught.value.problems] == ["training.packed", "training.step"]
     with pytest.raises(ConfigError, match=r"training\.packed \(from --set\): Input"):
         build_config([("--set", {"training": {"packed": "maybe"}})])
+
+
+class Aliased(Model):
+    size: int | Literal["all", "half"] | None = Field(default=None, alias="rows")
+    nested: LoraConfig | int = 0
+
+
+def test_union_errors_use_aliases_and_other_unions_keep_pydantics_message() -> None:
+    with pytest.raises(InvalidFields) as caught:
+        Aliased(rows="alll", nested=0)  # type: ignore[call-arg]
+    [(path, text)] = caught.value.problems
+    assert path == "rows"
+    assert text.endswith("unable to parse string as an integer, got 'alll'")
+    with pytest.raises(InvalidFields, match="rank"):
+        Aliased(nested={"rank": 0})  # type: ignore[arg-type]
+    assert Aliased(rows=None).size is None  # type: ignore[call-arg]

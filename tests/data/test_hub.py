@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from data_files import verl_row, write_parquet
+from data_files import numbered, verl_row, write_parquet
 
 from rlobj.base.errors import DataError
-from rlobj.data.hub import hub_rows
+from rlobj.data.hub import HubSource, first_available, hub_rows
 
 pytestmark = pytest.mark.usefixtures("hub_cache")
 
@@ -25,3 +27,11 @@ def test_single_split_is_used_only_with_fallback(hub_copy):
     assert len(list(hub_rows(str(hub_copy), None, "test", fallback=True))) == 6
     with pytest.raises(DataError, match="has the splits train, not 'test'"):
         list(hub_rows(str(hub_copy), None, "test", fallback=False))
+
+
+def test_splits_can_be_joined(tmp_path):
+    for name, count in (("train", 2), ("test", 3)):
+        write_parquet(tmp_path / "set" / f"{name}.parquet", numbered(count))
+    source = HubSource(str(tmp_path / "set"), split="train+test")
+    assert len(list(first_available([source], "numbers")[1])) == 5
+    assert str(replace(source, id="owner/set", config="a")) == "owner/set/a[train+test]"

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from rlobj.base.errors import DataError
 from rlobj.data import Columns, DataConfig, Problem, load_problems
+from rlobj.data.files import split_files
 from rlobj.data.layouts import answer_text
 from rlobj.data.problems import fingerprint
 
@@ -290,6 +291,11 @@ def test_error_names_the_place_in_the_file(tmp_path, name, text, message):
         load(tmp_path / name)
 
 
+def test_csv_columns_may_have_no_name(tmp_path):
+    (tmp_path / "a.csv").write_text("problem,answer,,\nA,1,,\n")
+    assert [problem.answer for problem in load(tmp_path / "a.csv")] == ["1"]
+
+
 # ---- rows that a Python program gives ------------------------------------------------------------
 
 
@@ -326,6 +332,13 @@ def test_columns_can_be_named_also_nested_ones() -> None:
 def test_error_names_the_row_that_cannot_be_read() -> None:
     with pytest.raises(DataError, match="row 2, column 'problem'"):
         problems_of_rows([ROWS[0], {"problem": ["?"], "answer": "4"}])
+
+
+def test_a_split_with_a_number_is_the_file_of_that_number(tmp_path):
+    for year in (2023, 2024):
+        write_lines(tmp_path / f"test{year}.jsonl", numbered(1))
+    [path] = split_files(tmp_path, "test2024", fallback=False)
+    assert path.name == "test2024.jsonl"
 
 
 def test_the_fingerprint_of_problems_changes_with_any_text_and_with_nothing_else():

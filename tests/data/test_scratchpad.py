@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from functools import cache
 
 import pytest
@@ -127,3 +128,15 @@ def test_the_sum_is_found_in_a_longer_prompt_and_its_absence_is_an_error():
     assert not any(judge("Question 7: 6+6=? Steps, then # and the sum.", "6+6=12#12"))
     with pytest.raises(ValueError, match="'Hello' has no sum"):
         judge("Hello", "6+6=12#12")
+
+
+def test_the_time_is_proportional_to_the_length():
+    def seconds(length):
+        times = []
+        for _ in range(3):
+            start = time.process_time()
+            judge("3+4+8+5=", "z;" * length + "#20")
+            times.append(time.process_time() - start)
+        return min(times)
+
+    assert seconds(2_000) < 8 * seconds(500)  # a quadratic one takes 16 times as long

@@ -106,6 +106,29 @@ def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None
     assert "entropy.top(0.2)" in rlobj.report(run, whole / "report.html").read_text()
 
 
+def test_the_verifier_alone_says_what_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands in for `accuracy_reward`; every other completion is undecided, and then all."""
+
+    def verdicts(completions: Any, trainer_state: Any, **_: Any) -> list[float | None]:
+        found, last = reward(completions), trainer_state.global_step == 2
+        return [None if last or i % 2 else each for i, each in enumerate(found)]
+
+    monkeypatch.setattr(recording, "accuracy_reward", verdicts)
+    functions = [lambda completions, **_: [0.5] * len(completions), verdicts]
+    named = {"objective": "grpo", "reward_funcs": functions, **RECORDED}
+    one = trainer(ObjectiveTrainer, config(tmp_path), **named)
+    one.train()
+    *lines, last = metrics(tmp_path / "_rlobj")
+    logged = [each for each in one.state.log_history if "rewards/verdicts/mean" in each]
+    assert [line["reward/accuracy"] for line in lines] == pytest.approx(
+        [each["rewards/verdicts/mean"] for each in logged[:2]]
+    )
+    assert "reward/accuracy" not in last
+    assert any(0 < line["reward/accuracy"] < line["reward/mean"] for line in lines)
+
+
 @pytest.mark.parametrize("rollout", [{"steps_per_generation": 8}, {"steps_per_generation": 2}])
 def test_the_accuracy_of_a_step_is_that_of_all_its_responses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rollout: dict[str, int]
@@ -166,6 +189,13 @@ def test_a_resumed_run_continues_its_record(whole: Path, tmp_path: Path) -> None
     rows, repeated = (read_records(each / "_rlobj").sort_by(PLACE) for each in (whole, folder))
     assert repeated.equals(rows)
     assert metrics(folder / "_rlobj") == metrics(whole / "_rlobj")
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_output_folder_gets_a_record_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        train(tmp_path, "dapo-loss", max_steps=1)
+    assert metrics(tmp_path / "_rlobj") == metrics(tmp_path / "_rlobj-2")
 
 
 @pytest.mark.slow

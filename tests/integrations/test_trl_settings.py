@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 from integrations.trl_runs import GRPOTrainer, config, trainer
 
-from rlobj import KL, ConfigError, Objective, column, load_preset
+from rlobj import KL, ConfigError, Objective, column, load_preset, reward
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer
-from rlobj.integrations.trl.settings import fitted, scaled_as
+from rlobj.integrations.trl.settings import fitted, report, scaled_as
 
 VLLM = {"use_vllm": True}
 STAGED = Objective(columns=["stage"], drop=column("stage") > 1)
@@ -32,6 +33,7 @@ LOPTI = {"objective": "lopti"}
         ({}, {"objective": "otb"}, "'old_collision', which shape"),
         ({}, {"objective": "archer"}, r"KL reads. Set GRPOConfig\(beta=...\)"),
         ({}, {"objective": "tis", "rollout_func": None}, r"Set GRPOConfig\(use_vllm=True\)"),
+        ({}, {"objective": Objective(drop=reward("format") > 0)}, "'format'.*Known: reward"),
         # Phases.
         ({"beta": 0.01}, LOPTI, r"num_iterations=2, or a multiple; got 1"),
         ({"beta": 0.01, "num_iterations": 2, "steps_per_generation": 2}, LOPTI, "cover two phases"),
@@ -125,6 +127,17 @@ def test_a_preset_that_is_loaded_is_the_preset_of_that_name(tmp_path: Path) -> N
     assert ours._recorder._preset == str(preset.path)
 
 
+def test_settings_without_effect_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    args = vars(config(tmp_path, epsilon=0.3, loss_type="grpo", scale_rewards="batch"))
+    with caplog.at_level(logging.WARNING):
+        report(Objective(), args, True, GRPOTrainer._compute_loss)
+        fitted("dapo", args, False)
+    assert "loss_type='grpo', epsilon=0.3, scale_rewards='batch'" in caplog.text
+    assert "preset dapo: TRL does not read its sampling.dynamic and rewards" in caplog.text
+
+
 def test_the_mixin_goes_first() -> None:
     with pytest.raises(ConfigError, match="class Late: name ObjectiveMixin before the trainer"):
 
@@ -145,4 +158,4 @@ def test_a_loss_behind_the_mixin_is_named(tmp_path: Path, caplog: pytest.LogCapt
     trainer(ObjectiveTrainer, config(tmp_path), objective="stapo")
     assert "is not called" not in caplog.text
     trainer(Behind, config(tmp_path), objective="stapo")
-    assert "Mine._compute_loss is not called" in caplog.text
+    assert "Mine._compute_loss is not called: the objective makes the loss" in caplog.text

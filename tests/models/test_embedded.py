@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlobj.conversations.opening import Calculator
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
 from rlobj.models.embedded import ALPHABETS, build_policy, build_tokenizer, embedded_policy
@@ -105,6 +106,14 @@ def test_a_profile_replaces_the_scale_of_every_preset_and_keeps_its_objective(ta
             assert PROFILES[task][section].items() <= chosen.items(), name
 
 
+@pytest.mark.parametrize("task", ["addition", "calculator", "scratchpad"])
+def test_right_responses_and_their_end_fit_the_embedded_profile(task):
+    works = [response for _, response in demonstrations(task, "train")]
+    if TASKS[task].environment:  # what it answers is not counted
+        works = [re.sub(r"(\?[^;]*;)[^;]*;", r"\1", work) for work in works]
+    assert max(map(len, works)) + 1 <= 0.8 * PROFILES[task]["sampling"]["max_tokens"]
+
+
 # The recipe.
 
 
@@ -131,3 +140,15 @@ def test_the_recipe_makes_the_policy_that_is_shipped(task):
     shapes = [[parameter.shape for parameter in model.parameters()] for model in (shipped, made)]
     assert shapes[0] == shapes[1]
     assert nats(made, task) == pytest.approx(nats(shipped, task), rel=0.15)
+
+
+def test_the_calculator_gives_a_demonstration_the_answers_that_it_has():
+    problem = TASKS["calculator"].problems("train")[77]
+    _, work = demonstration("calculator", problem)
+    environment, texts, turn = Calculator(), iter(re.split("(?<=;)", work)), None
+    environment.reset(problem)
+    for text in texts:
+        turn = environment.step([{"role": "assistant", "content": text}])
+        assert turn.done or turn.observation == next(texts)
+    assert turn.correct
+    assert not environment.step([{"role": "assistant", "content": "#0"}]).correct

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gguf_models import TEMPLATE, TOKENS, save_gguf
 from runs import ROWS, ROWS_TEMPLATE, metrics, same, weights
+from tiny import tiny_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rlobj
@@ -211,6 +212,13 @@ def test_the_missing_package_is_named_with_what_to_type(tiny, monkeypatch):
         require_model(str(tiny))
 
 
+def test_a_reward_model_is_no_gguf_file(policy, rows, tiny, tmp_path):
+    settings = {**QUICK, "rewards": {"kind": "reward_model", "model": str(tiny)}}
+    with pytest.raises(ConfigError, match=r"the reward model .*gguf cannot be read"):
+        rlobj.train("grpo", model=policy, data=rows, out=tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run").exists()
+
+
 # What takes it.
 
 
@@ -253,6 +261,21 @@ def test_a_run_that_still_needs_the_file_is_resumed_only_with_the_same_one(
         rlobj.resume(run, settings={"training.steps": 2})
     shutil.copy(tiny, file)
     assert rlobj.resume(run, settings={"training.steps": 2}).steps == 2
+
+
+def test_a_teacher_from_the_same_file_scores_as_the_policy(tiny, tmp_path):
+    scores = {"teacher": {"model": str(tiny)}}
+    config = tiny_config(
+        tiny,
+        "dapo-loss",
+        model={"name": str(tiny), "chat_template": False},
+        scores=scores,
+        objective={"shape": "advantage + 0.3 * clip(teacher_gap, -5, 5)"},
+        training={"steps": 1},
+    )
+    result = rlobj.train(config, out=tmp_path / "run")
+    assert result.history[-1]["score/teacher/gap"] == pytest.approx(0, abs=1e-6)
+    assert read_run_config(tmp_path / "run").scores["teacher"].digest
 
 
 def test_an_evaluation_of_the_file_is_one_of_any_folder_with_its_weights(tiny, tmp_path):

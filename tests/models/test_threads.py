@@ -10,6 +10,7 @@ import torch
 from rlobj.models.threads import SMALL, usual_threads
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.opening import _open_processes
+from rlobj.training.parallel import launcher
 
 
 @pytest.fixture
@@ -44,3 +45,12 @@ def test_processes_of_a_machine_share_its_cores_unless_the_user_says_how_many(
         assert torch.get_num_threads() == threads
         torch.set_num_threads(1)
     assert torch.get_num_threads() == 4, "the caller's number is back"
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(2, "3"), (4, "1"), (9, "1")])
+def test_launched_processes_share_the_cores(monkeypatch, processes, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(launcher.os, "sched_getaffinity", lambda _: range(6), raising=False)
+    monkeypatch.setattr(launcher.os, "cpu_count", lambda: 6)
+    environments = launcher._environments(processes)
+    assert {each["OMP_NUM_THREADS"] for each in environments} == {threads}

@@ -262,6 +262,10 @@ def test_a_run_is_resumed_only_with_the_model_of_a_score_that_it_began_with(poli
         ({"teacher": {"model": "policy", "prompt": "{{ hint }}"}}, "'hint' is undefined"),
         ({"teacher": {"model": "policy", "prompt": "{{ prompt"}}, "is no template"),
         (
+            {"teacher": {"model": "policy", "prompt": "{{ prompt }}é"}},
+            r"scores\.teacher\.prompt has characters that .* does not know: .*é",
+        ),
+        (
             {"teacher": {"model": "policy", "prompt": "{{ prompt * 40 }}"}},
             "has 160 tokens for .* leaves 125",
         ),

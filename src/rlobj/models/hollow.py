@@ -13,6 +13,7 @@ strategy that shards the weights does. So a process never holds the whole model.
 import contextlib
 import functools
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from rlobj.settings.run_config import ModelConfig
 logger = logging.getLogger(__name__)
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
+_OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
+"""Buffers that files of older versions of transformers have, and that are computed now."""
 
 
 def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: Any) -> Any:
@@ -61,7 +64,9 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
     if why is not None:
         logger.warning("'%s' is loaded whole by each process: %s", source, why)
         return None
-    warn_unused(source, tensors.keys() - model.state_dict().keys())
+    known = "|".join([*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS])
+    unused = tensors.keys() - model.state_dict().keys()
+    warn_unused(source, [name for name in unused if not re.search(known, name)])
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     nothing = torch.zeros((), dtype=dtype, device=device)
 

@@ -3,6 +3,7 @@
 import contextlib
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,10 +45,10 @@ def load_model(
         model = hollow_model(config, source, dtype, device)
     if model is None:
         trusted = config.trust_remote_code
-        logging.disable_progress_bar()  # of reading files, which takes no time
-        model = load_complete(
-            AutoModelForCausalLM, source, dtype=torch.float32, trust_remote_code=trusted
-        )
+        with _no_bars() if Path(source).is_dir() else contextlib.nullcontext():
+            model = load_complete(
+                AutoModelForCausalLM, source, dtype=torch.float32, trust_remote_code=trusted
+            )
         for parameter in model.parameters():
             parameter.data = parameter.data.to(device, dtype)
         model.to(device)
@@ -84,6 +85,18 @@ def no_dropout(model: nn.Module) -> None:
         for name, rate in vars(module).items():
             if "drop" in name and isinstance(rate, float):
                 setattr(module, name, 0.0)
+
+
+@contextlib.contextmanager
+def _no_bars() -> Iterator[None]:
+    """Hide transformers' progress bars: local files load in no time."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @contextlib.contextmanager

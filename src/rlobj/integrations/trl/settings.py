@@ -1,13 +1,15 @@
-"""What the settings of GRPOConfig mean beside an objective of rlobj: used, or refused."""
+"""What settings of GRPOConfig mean beside an objective of rlobj: used, replaced, or refused."""
 
 import dataclasses
+import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Truncate
@@ -19,11 +21,21 @@ from rlobj.settings.presets import Preset, load_preset, merge
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import require_scores
 
+logger = logging.getLogger(__name__)
+
 Settings = Mapping[str, Any]
 
 USUAL: Settings = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
 """The default of each setting of GRPOConfig."""
 
+_REPLACED = (
+    *("loss_type", "epsilon", "epsilon_high", "importance_sampling_level"),
+    *("sapo_temperature_neg", "sapo_temperature_pos"),
+    *("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"),
+)
+"""Settings of TRL's loss, which the objective replaces."""
+_ADVANTAGES = ("scale_rewards", "multi_objective_aggregation")
+"""Settings of TRL's advantages, which an objective may replace."""
 _REFUSED = (
     *("use_liger_kernel", "delta", "top_entropy_quantile", "off_policy_mask_threshold"),
     *("entropy_coef", "use_adaptive_entropy"),
@@ -48,6 +60,12 @@ def bounds(surrogate: Surrogate) -> dict[str, Any]:
                 "importance_sampling_level": level,
             }
     return {"loss_type": "sapo"}
+
+
+def changed(names: Collection[str], settings: Settings) -> str:
+    """Those of the settings that somebody has changed, with their values."""
+    values = {name: settings[name] for name in names if name in settings}
+    return ", ".join(f"{name}={value!r}" for name, value in values.items() if value != USUAL[name])
 
 
 def read_run(
@@ -98,9 +116,7 @@ def fitted(
         ConfigError: the objective or a setting cannot be used.
     """
     objective = _read(objective, settings["max_completion_length"])
-    refused = [name for name in _REFUSED if settings.get(name, USUAL.get(name)) != USUAL.get(name)]
-    if refused:
-        values = ", ".join(f"{name}={settings[name]!r}" for name in refused)
+    if values := changed(_REFUSED, settings):
         instead = "See docs/trainers.md, Settings of TRL, for what to write in the objective"
         raise ConfigError(f"GRPOConfig({values}) is of TRL's loss, which is replaced. {instead}")
     optional = {"ref_logprobs": settings["beta"], "sampler_logprobs": sampler_logprobs}
@@ -122,11 +138,9 @@ def fitted(
         objective = objective.replace(penalties=(*objective.penalties, kl))
     if settings["use_vllm"] and settings["vllm_importance_sampling_correction"]:
         if "sampler_logprobs" in reads:
-            reader, typed = (
-                objective.reader("sampler_logprobs"),
-                "vllm_importance_sampling_correction",
-            )
-            raise ConfigError(f"{reader} corrects for the sampler: set GRPOConfig({typed}=False)")
+            what = f"{objective.reader('sampler_logprobs')} corrects for the sampler"
+            typed = "vllm_importance_sampling_correction=False"
+            raise ConfigError(f"{what}: set GRPOConfig({typed})")
         objective = objective.replace(mismatch=_mismatch(settings))
     return objective
 
@@ -168,6 +182,10 @@ def _read(objective: Any, max_tokens: int) -> Objective:
         expected = "expected the name or file of a preset, such as 'stapo', or an Objective"
         raise ConfigError(f"objective={objective!r}; {expected}")
     preset = objective if isinstance(objective, Preset) else load_preset(objective)
+    sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
+    sections = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
+    if unused := " and ".join(name for name, value in sections.items() if value):
+        logger.warning(f"preset {preset.name}: TRL does not read its {unused}")
     return preset.resolved(max_tokens)
 
 
@@ -185,3 +203,34 @@ def _scale(advantage: Any) -> Any:
     if isinstance(advantage, GroupNormalized):
         return advantage.scale
     return "none" if isinstance(advantage, GroupCentered) else None
+
+
+def report(objective: Objective, settings: Settings, own_advantages: bool, loss: Any) -> None:
+    """Log which settings have no effect, and a loss that is not called.
+
+    Args:
+        objective: of the run.
+        settings: of GRPOConfig.
+        own_advantages: the objective computes the advantages.
+        loss: `_compute_loss` of the trainer behind the mixin.
+    """
+    if values := changed(_REPLACED + (_ADVANTAGES if own_advantages else ()), settings):
+        parts = f"surrogate {objective.surrogate}, divisor {objective.divisor}"
+        parts += f", advantage {objective.advantage}"
+        logger.warning(f"GRPOConfig({values}) has no effect: the objective has the {parts}")
+    method = getattr(loss, "__func__", loss)
+    if method is not GRPOTrainer._compute_loss:
+        what = f"{method.__qualname__} is not called: the objective makes the loss"
+        logger.warning(f"{what}. To add a term, override it in the class that names ObjectiveMixin")
+
+
+def check_rewards(objective: Objective, names: Collection[str]) -> None:
+    """Check that the rewards that rules read by name exist.
+
+    Raises:
+        ConfigError: there is no such reward function, or two have this name.
+    """
+    for name, field in objective.needs.rewards.items():
+        if (count := [*names].count(name)) != 1:
+            advice = " Several have this name." if count else nearest(name, {*names})
+            raise ConfigError(f"{field} reads the reward '{name}' of a reward function.{advice}")

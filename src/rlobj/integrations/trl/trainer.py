@@ -14,7 +14,7 @@ from torch import Tensor
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rlobj.base.errors import BatchError, ConfigError, RunError, warn_once
+from rlobj.base.errors import BatchError, ConfigError, RunError
 from rlobj.integrations.trl import settings
 from rlobj.integrations.trl.progress import Inputs, Progress, Window
 from rlobj.integrations.trl.recording import RecordEvents
@@ -118,9 +118,10 @@ class ObjectiveMixin(_Trainer):
         )
         self._progress = Progress({**self.objective.init(), "update": 0})
         super().__init__(*arguments, **named)
-        behind = super()._compute_loss.__func__
-        if behind is not GRPOTrainer._compute_loss:
-            warn_once(f"{behind.__qualname__} is not called: the objective makes the loss")
+        settings.check_rewards(self.objective, self.reward_func_names)
+        if self.accelerator.is_main_process:
+            loss = super()._compute_loss
+            settings.report(self.objective, vars(self.args), self._own_advantages, loss)
         device = self.accelerator.device
         self._comm = ProcessGroup(device)
         tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)

@@ -424,7 +424,12 @@ def hints_of(
 
     def encoded(name: str, problem: Problem, feedback: str = "") -> list[int]:
         text = fill_template(f"scores.{name}.prompt", prompts[name], problem, feedback)
-        return policy.encode(replace(problem, prompt=text))
+        ids = policy.encode(replace(problem, prompt=text))
+        unknown = policy.tokenizer.unk_token_id
+        if unknown in ids and unknown != policy.tokenizer.eos_token_id:
+            what = f"scores.{name}.prompt has characters that the policy's tokenizer does not know"
+            raise ConfigError(f"{what}: {text[:80]!r}")
+        return ids
 
     def hint(name: str, response: Response) -> list[int]:
         ids = encoded(name, response.problem, response.grade.feedback)
