@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,20 @@ def test_plain_lines_come_twenty_times_a_run_without_control_characters() -> Non
     assert len(steps) == 21
     numbers = "gradient norm 0.500  response length 1,234.5  sampler gap, nats 2.0e-07"
     assert text.count(numbers) == 20
-    assert "step 200/200  reward 1.000  held-out accuracy 0.750" in text
+    assert "step 200/200  reward 1.000  held-out accuracy 75.0% ± 10.0%" in text
     assert not {character for character in text if ord(character) < 32} - {"\n"}
+
+
+def test_each_evaluation_and_the_last_step_have_a_line() -> None:
+    out = console(200, terminal=False)
+    screen = RunScreen(out)
+    screen.steps = 101
+    for step in range(1, 102):
+        held_out = {"eval/accuracy": 0.5, "eval/accuracy_se_samples": 0.015} if step == 7 else {}
+        screen.add({"step": step, "reward/mean": 0.5, **held_out})
+    lines = text_of(out).splitlines()
+    assert [int(line[4:].split("/")[0]) for line in lines] == [5, 7, *range(10, 101, 5), 101]
+    assert "held-out accuracy 50.0% ± 1.5%" in lines[1]
 
 
 def test_slow_steps_have_a_plain_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +95,7 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
     reward = next(line for line in lines if line.startswith("reward"))
     assert reward.split()[1:] == ["0.125", "1.000"]
     accuracy = next(line for line in lines if line.startswith("held-out"))
-    assert accuracy.split()[2:4] == ["0.500", "0.750"]
+    assert accuracy.split()[2:4] == ["50.0%", "75.0%"]
     assert "8/8" in lines[0]
     latest = {
         "gradient norm": "0.500",
@@ -98,24 +111,28 @@ def test_the_live_panel_shows_first_and_latest_numbers_within_the_width(width: i
 def test_what_a_run_has_no_value_of_is_not_shown(terminal: bool) -> None:
     out = console(200, terminal=terminal)
     screen = RunScreen(out)
-    for line in ({}, {"turns/mean": 1.953, "tools/used_share": 0.9524}):
+    for line in ({}, {"turns/mean": 1.953, "tools/used_share": 0.9524, "reward/neat/mean": 0.25}):
         screen.add({"step": 1, "reward/mean": 0.5, "train/grad_norm": float("nan"), **line})
         assert ("turns" in [name for name, *_ in screen.rows()]) == bool(line)
     if terminal:
         out.print(screen.panel())
     text = " ".join(text_of(out).split())
-    for shown in ("turns 1.95", "with a call 0.952"):
+    for shown in ("reward neat 0.250", "turns 1.95", "with a call 0.952"):
         assert shown in text
     assert "gradient norm" not in text
 
 
-def test_the_time_left_is_that_of_the_last_steps() -> None:
+def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = RunScreen(console(100, terminal=True))
     screen.steps = 50
     assert screen.times() == ("0:00", "– left")
     for step in range(1, 31):
         screen.add({"step": step, "time/step": 100.0 if step <= 10 else 2.0})
-    assert screen.times() == ("17:20", "0:40 left")
+    now = screen.ended_at
+    monkeypatch.setattr(time, "time", lambda: now + 1)
+    assert screen.times() == ("17:21", "0:39 left")  # 10·100 + 20·2 + 1 seconds; 20·2 − 1 left
+    monkeypatch.setattr(time, "time", lambda: now + 60)
+    assert screen.times() == ("18:20", "0:38 left")  # a step that takes longer: the others are left
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
@@ -122,6 +124,7 @@ class RunScreen(Stages, Callback):
                 Live(
                     get_renderable=self.panel,
                     console=self.console,
+                    refresh_per_second=4,
                     transient=True,
                     redirect_stdout=sys.stdout.isatty(),
                 )
@@ -143,12 +146,13 @@ class RunScreen(Stages, Callback):
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a line of metrics.jsonl.
 
-        Off a terminal, it is printed after each twentieth of the run, and when none was printed for
-        10 s.
+        Off a terminal, it is printed after each twentieth of the run and each evaluation, and when
+        none was printed for 10 s.
         """
         self.history.append(line)
         self.done, self.ended_at = line["step"], time.time()
         due = self.done % max(1, self.steps // 20) == 0 or self.ended_at - self._printed > EVERY
+        due = due or self.done == self.steps or measure_of([line]).key in line
         if due and not self.console.is_interactive:
             self._printed = self.ended_at
             say(self.console, Text(self._line(line)))
@@ -161,9 +165,12 @@ class RunScreen(Stages, Callback):
             say(self.console, line.append(f": {finding.evidence}", "red"))
 
     def rows(self) -> list[tuple[str, str, int]]:
-        """What is shown: those of `SHOWN` with a value, and the held-out measure."""
+        """What is shown: those of `SHOWN` with a value, each reward, and the held-out measure."""
+        keys = self.history[-1] if self.history else ()
+        rewards = [key for key in keys if key.startswith("reward/") and key.count("/") == 2]
+        more = [(f"reward {key.split('/')[1]}", key, 3) for key in rewards]
         measure = measure_of(self.history)
-        rows = [SHOWN[0], (measure.name, measure.key, 3), *SHOWN[1:]]
+        rows = [SHOWN[0], *more, (measure.name, measure.key, 3), *SHOWN[1:]]
         return [row for row in rows if self.series(row[1])]
 
     def series(self, key: str) -> list[float]:
@@ -173,24 +180,31 @@ class RunScreen(Stages, Callback):
 
     def times(self) -> tuple[str, str]:
         """How long the steps took until now, and how long the others will take, in words."""
-        seconds = self.series("time/step")
-        if not (recent := seconds[-RECENT:]):
-            return "0:00", "– left"
-        left = sum(recent) / len(recent) * (self.steps - self.done)
-        return clock(sum(seconds)), f"{clock(left)} left"
+        seconds, waiting = self.series("time/step"), time.time() - self.ended_at
+        left = "– left"
+        if recent := seconds[-RECENT:]:
+            mean = sum(recent) / len(recent)
+            left = f"{clock(mean * (self.steps - self.done) - min(waiting, mean))} left"
+        return clock(sum(seconds) + waiting * (self.done < self.steps)), left
 
     def _line(self, line: Mapping[str, Any]) -> str:
         """A line of metrics in words."""
         parts = [f"step {self.done:>{len(str(self.steps))}}/{self.steps}"]
         for name, key, digits in self.rows():
             if key in line:
-                parts.append(f"{name} {number(line[key], digits)}")
+                text = held_out(line) if key.startswith("eval/") else number(line[key], digits)
+                parts.append(f"{name} {text}")
         return "  ".join([*parts, *([self.times()[1]] if self.done else ())])
 
     def panel(self) -> Group:
         """A bar with the times, and a table of the first and the newest metrics."""
         done = ProgressBar(total=max(self.steps, 1), completed=self.done)
-        columns = ("", Column(ratio=1), "", Column(style="dim", min_width=10))
+        columns = (
+            Column(style="bold"),
+            Column(ratio=1),
+            Column(),
+            Column(style="dim", min_width=10),
+        )
         bar = Table.grid(*columns, padding=(0, 1), expand=True)
         bar.add_row(f"steps {self.done}/{self.steps}", done, "  ".join(self.times()), self._phase)
         table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
@@ -198,8 +212,11 @@ class RunScreen(Stages, Callback):
         table.add_column("first", justify="right")
         table.add_column("now", justify="right", style="bold")
         for name, key, digits in self.rows():
+            text = partial(number, digits=digits)
+            if key.startswith("eval/"):
+                text = measure_of(self.history).text
             values = self.series(key)
-            table.add_row(name, number(values[0], digits), number(values[-1], digits))
+            table.add_row(Text(name), text(values[0]), text(values[-1]))
         return Group(bar, table)
 
 
@@ -217,6 +234,14 @@ def shown(progress: bool | RunScreen) -> Iterator[RunScreen | None]:
         progress = RunScreen(bystander())
     with progress:
         yield progress
+
+
+def held_out(line: Mapping[str, Any]) -> str:
+    """The held-out accuracy or reward ± its standard error over samples, or over problems."""
+    measure = measure_of([line])
+    value, error = line.get(measure.key), measure.error(line, math.nan)
+    text = "–" if value is None or math.isnan(value) else measure.text(value)
+    return text if math.isnan(error) else f"{text} ± {measure.text(error)}"
 
 
 def clock(seconds: float) -> str:
