@@ -77,8 +77,9 @@ def test_hostile_texts_and_tools_are_shown_and_do_nothing(browser: Browser, tmp_
 def test_problems_open_with_their_formulas_and_verdicts_hide_responses(browser, tmp_path):
     text = r"So $\frac{8}{2} = 4$, that is \[ 2^2 = 4. \] Hence \boxed{4}."
     right, wrong = sample(text, True, "4"), sample("It costs $5 and $6.", False, None)
-    first = graded(Problem("x" * 60, r"What is $2 + \sqrt{4}$?", "4"), right, wrong)
-    second = graded(Problem("two", "And?", "4"), right, right)
+    root = sample(text, True, r"2^2")
+    first = graded(Problem("x" * 60, r"What is $2 + \sqrt{4}$?", r"\frac{8}{2}"), root, wrong)
+    second = graded(Problem("two", "And?", "two words"), right, right)
     write_page(tmp_path / "page.html", [GradedBenchmark("sums", (first, second))], {"model": "m"})
     browser.resize(390, 800)
     browser.open(tmp_path / "page.html")
@@ -86,12 +87,14 @@ def test_problems_open_with_their_formulas_and_verdicts_hide_responses(browser, 
     assert browser.run(shown) == [True, False, False, True, False, False]
     browser.run("document.querySelector('.problem > summary').focus()")
     browser.press("Enter")
-    browser.wait("document.querySelectorAll('.katex').length === 1")  # of the problem
+    browser.wait("document.querySelectorAll('.katex').length === 3")  # prompt, gold and answer
     browser.run(OPEN)
-    browser.wait("document.querySelectorAll('.katex').length === 10")
+    browser.wait("document.querySelectorAll('.katex').length === 12")
+    words = "document.querySelectorAll('.problem > dl dd')[1].innerHTML"
+    assert browser.run(words) == "<span>two words</span>"
     assert browser.run("document.querySelectorAll('.katex-display').length") == 3
     facts = browser.run("document.querySelector('.response').textContent")
-    expected = ("sample 0", "answer 4", "integers", "1,234", str(2**62 + 1))
+    expected = ("sample 0", "integers", "1,234", str(2**62 + 1))
     assert [word for word in expected if word not in facts] == []
     assert browser.run("document.documentElement.scrollWidth") <= 390
     browser.wait("[...document.fonts].some(font => font.status === 'loaded')")  # from the page

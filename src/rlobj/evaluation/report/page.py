@@ -132,10 +132,12 @@ def _response(response: Response, texts: Mapping[int, str]) -> str:
         "end": FINISHES.get(response.finish, "unknown"),
         "seed": str(response.seed),
     }
-    answer = "no answer" if grade.answer is None else f"answer {grade.answer}"
+    answer = f"answer <span class=answer>{escape(grade.answer or '')}</span>"
+    if grade.answer is None:
+        answer = "no answer"
     return (
         f"<details class='response {letter}'><summary><i class='cell {letter}'></i>"
-        f"<span>sample {response.id}</span><bdi class=one-line>{escape(answer)}</bdi></summary>"
+        f"<span>sample {response.id}</span><bdi class=one-line>{answer}</bdi></summary>"
         f"{definition_list({'verdict': VERDICTS[letter], **lines})}"
         f"{texts.get(id(response), '<p>The text is in samples.jsonl.</p>')}</details>"
     )

@@ -3,9 +3,13 @@
 
 document.addEventListener("toggle", drawFormulas, { capture: true }); // it does not bubble
 function drawFormulas({ target }) {
-  for (const text of target.querySelectorAll(":scope > .text:not(.drawn)")) {
-    text.classList.add("drawn");
-    typeset(text, text.textContent);
+  const found = ":scope > .text, .problem:scope > dl dd, :scope > .response .answer";
+  for (const element of target.querySelectorAll(found)) {
+    if (element.classList.contains("drawn")) continue;
+    element.classList.add("drawn");
+    const text = element.textContent;
+    const bare = !element.matches(".text") && /[\\^_]/.test(text) && !/[$]|\\[([]/.test(text);
+    typeset(element, bare ? `$${text}$` : text); // a gold or an answer is a formula without dollars
   }
 }
 
