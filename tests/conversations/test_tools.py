@@ -269,7 +269,7 @@ def test_methods_and_arguments_by_keyword_are_tools():
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
-        (("calculater",), "target is 'calculater'. Expected"),
+        (("calculater",), "a tool is 'calculater'. Did you mean 'calculator'?"),
         (("calculator", "mine:calculator"), "two tools have the name 'calculator'"),
     ],
 )

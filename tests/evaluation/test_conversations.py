@@ -121,7 +121,7 @@ def test_an_environment_may_be_a_python_class_that_only_rewards(model, tmp_path)
     result = evaluated(model, environment=Silent)
     assert {row["prompt"] for row in result.rows} == {row["prompt"] for row in ROWS}
     assert 0 < result.reward <= 0.5
-    with pytest.raises(ConfigError, match="target is 'calculater'"):
+    with pytest.raises(ConfigError, match="Did you mean 'calculator'"):
         evaluated(model, environment="calculater", out=tmp_path / "evaluation")
     assert not (tmp_path / "evaluation").exists()
 

@@ -12,7 +12,7 @@ from rlobj.conversations.methods import ToolEnvironment, made_environment, tool_
 from rlobj.conversations.named import NamedEnvironments
 from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
-from rlobj.conversations.settings import EnvironmentSettings
+from rlobj.conversations.settings import EnvironmentSettings, require_known
 from rlobj.data import Chat, Problem
 from rlobj.data.scratchpad import MARK
 from rlobj.data.tasks import CALL
@@ -89,7 +89,7 @@ def open_conversations(
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
             schemas: Sequence[dict[str, Any]] = pool.schemas()
         elif environment is None and settings.target not in ENVIRONMENTS:
-            made = stack.enter_context(closing(NamedEnvironments(settings.target, settings, text)))
+            made = stack.enter_context(closing(_named(settings.target, settings, text)))
             schemas = made.schemas
         else:
             environment = environment or ENVIRONMENTS[settings.target]
@@ -118,7 +118,7 @@ def check_named(
         ConfigError: there is no such environment or tool, or a tool cannot be described.
     """
     if settings.target and settings.target not in ENVIRONMENTS and environment is None:
-        NamedEnvironments(settings.target, settings, lambda problem: problem.prompt).close()
+        _named(settings.target, settings, lambda problem: problem.prompt).close()
     tools = settings.tools if tools is None else tools
     with _tool_pool(settings, tools) as pool:
         pool.schemas()
@@ -130,3 +130,10 @@ def _tool_pool(
     named = tuple(tool for tool in tools if isinstance(tool, str))
     functions = [tool for tool in tools if callable(tool)]
     return ToolPool(settings.model_copy(update={"tools": named}), functions)
+
+
+def _named(
+    target: str, settings: EnvironmentSettings, text: Callable[[Problem], str]
+) -> NamedEnvironments:
+    require_known("environment.target", target, ENVIRONMENTS)
+    return NamedEnvironments(target, settings, text)

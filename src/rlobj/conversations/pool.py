@@ -24,7 +24,7 @@ from rlobj.conversations.environment import (
     called,
     limited_text,
 )
-from rlobj.conversations.settings import EnvironmentSettings
+from rlobj.conversations.settings import EnvironmentSettings, require_known
 from rlobj.conversations.tool_worker import answered, failed, schema_of
 from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Failure, NoReply
@@ -173,8 +173,9 @@ def _name(tool: str | Callable[..., Any]) -> str:
     """The name of a tool.
 
     Raises:
-        ConfigError: it may not be imported.
+        ConfigError: it is unknown, or may not be imported.
     """
     if isinstance(tool, str):
+        require_known("a tool", tool, BOX)
         return tool if tool in BOX else trusted_target(tool)[1]
     return tool.__name__

@@ -1,11 +1,12 @@
 """The settings of conversations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.paths import located_target
 from rlobj.base.validation import Model
 
@@ -66,3 +67,14 @@ def named_tools(tools: Any) -> list[str | Callable[..., Any]]:
     listed = tools.split(",") if isinstance(tools, str) else tools
     names = [tool.strip() if isinstance(tool, str) else tool for tool in listed]
     return [name for name in names if not isinstance(name, str) or name]
+
+
+def require_known(setting: str, name: str, known: Iterable[str]) -> None:
+    """Check that a name is one of `known`, or that of a caller's own object.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if name not in known and ":" not in name:
+        own = "Or name your own: package.module:NAME or path/to/file.py:NAME"
+        raise ConfigError(f"{setting} is {name!r}.{nearest(name, known)} {own}")
