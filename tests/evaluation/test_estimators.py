@@ -7,6 +7,7 @@ import math
 from statistics import mean, stdev
 
 import pytest
+import torch
 from graded import graded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +86,32 @@ def test_the_interval_of_no_value_is_nan() -> None:
     assert math.isnan(share_interval([]).low)
     assert math.isnan(bootstrap_interval([0.5, 0.5]).low)
     assert math.isnan(Estimate(()).mean)
+
+
+def evaluations(a: float, b: float, runs: int, samples: int, *able: float) -> list[torch.Tensor]:
+    """Right responses [runs, 30] to problems of Beta(a, b) difficulty, one tensor per ability."""
+    generator = torch.Generator().manual_seed(0)
+    concentration = torch.tensor([a, b], dtype=torch.float64).expand(runs, 30, 2).contiguous()
+    chances = torch._sample_dirichlet(concentration, generator=generator)[..., 0]
+    count = torch.full_like(chances, samples)
+    return [torch.binomial(count, chances * share, generator=generator) for share in able]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("a", "b", "least"),
+    [(0.5, 0.4, 0.93), (1.0, 1.0, 0.93), (2.0, 0.2, 0.92), (0.15, 1.5, 0.90)],
+    ids=["bimodal", "uniform", "easy", "hard"],
+)
+def test_intervals_for_thirty_problems_contain_the_mean(a, b, least, monkeypatch):
+    """400 evaluations of 30 problems of Beta(a, b) difficulty with 32 samples each."""
+    monkeypatch.setattr(estimators, "RESAMPLES", 2000)
+    [right] = evaluations(a, b, 400, 32, 1.0)
+    covered = 0
+    for shares in (right / 32).tolist():
+        low, high, _ = share_interval(shares)
+        covered += low <= a / (a + b) <= high
+    assert least <= covered / 400 <= 0.98
 
 
 # p-values
