@@ -59,6 +59,7 @@ COMMANDS = {
     "resume folder": "it has no config.resolved.yaml",
     "eval embedded --on rows.jsonl --set evaluation.top_p=0": "should be greater than 0, got 0",
     "eval embedded --environment calculator --tools python": "environment.tools (from --tools): ",
+    "eval evals": "evals is an evaluation. To see its results: rlobj eval show evals",
     "eval compare folder no": "folder is not an evaluation",
     f"diagnose {'a' * 300}": "no such path: [Errno 36] File name too long",
     f"train --preset {'a' * 300} --dry-run": "no such path: [Errno 36] File name too long",

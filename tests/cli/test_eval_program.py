@@ -82,7 +82,8 @@ def test_a_killed_evaluation_continues_with_the_same_command(policy, problems, t
     process.wait()
     done = len((killed / "samples.jsonl").read_text().split("\n")) - 1
     assert 0 < done < 800, "killed too late: the test shows nothing"
-    finish(program(words(policy, problems, killed, *more), log, **imports), log)
+    text = finish(program(words(policy, problems, killed, *more), log, **imports), log)
+    assert f"{done} of 800 responses are there already" in text
     found, expected = lines(killed), lines(whole)
     keys = [(row["problem"], row["sample"]) for row in found]
     assert len(keys) == len(set(keys)) == 800
@@ -110,7 +111,8 @@ def test_killed_processes_continue_in_another_number_of_processes(policy, proble
     found = Samples.open(killed)
     assert {Path(each).name for each in killed.glob("samples*")} == {"samples.jsonl", own.name}
     assert 0 < len(found.responses) < 800, "killed too late: the test shows nothing"
-    ranks(words(policy, problems, killed), 3)
+    text = ranks(words(policy, problems, killed), 3)
+    assert f"{len(found.responses)} of 800 responses are there already" in text
     for name in ("samples.jsonl", "grades.jsonl"):
         assert sorted(map(json.dumps, lines(killed, name))) == sorted(
             map(json.dumps, lines(whole, name))

@@ -93,6 +93,7 @@ def test_the_same_call_continues_an_evaluation_and_samples_nothing_twice(
     again = rlobj.evaluate(policy, ROWS, **QUICK, out=out, callback=events)
     assert texts(again) == texts(stored)
     assert (out / "samples.jsonl").read_text() == "".join(lines)
+    assert "problems: 5 of 12 responses are there already" in events.notes
     files = {path.name for path in out.iterdir()} - {".lock"}
     assert files == {
         *("settings.json", "problems.jsonl", "samples.jsonl", "grades.jsonl"),

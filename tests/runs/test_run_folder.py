@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -58,6 +59,17 @@ def test_the_end_of_a_run_that_cannot_be_read_is_an_error(tmp_path: Path) -> Non
     (tmp_path / "stopped.json").write_bytes(b'{"step": 3, "find')
     with pytest.raises(ConfigError, match=r"cannot read .*stopped\.json"):
         read_stop(tmp_path)
+
+
+def test_a_folder_that_holds_runs_names_them(tmp_path: Path) -> None:
+    """The folder of TRL's outputs, or that of several runs."""
+    for name in ("_rlobj", "_rlobj-2", "checkpoint-5"):
+        (tmp_path / name).mkdir()
+    for name in ("_rlobj", "_rlobj-2"):
+        (tmp_path / name / "config.resolved.yaml").write_text("{}")
+    runs = f"Runs in it: {tmp_path / '_rlobj'}, {tmp_path / '_rlobj-2'}"
+    with pytest.raises(ConfigError, match=f"is not a run: it has no .*{re.escape(runs)}$"):
+        read_run_config(tmp_path)
 
 
 def test_error_names_the_path_when_it_is_not_a_run(tmp_path):

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from rlobj.base.errors import ConfigError, counted
-from rlobj.base.paths import path_of
+from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import require_model, require_weights
 from rlobj.models.threads import parameters, usual_threads
 from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import is_run
+from rlobj.runs.layout import SETTINGS_FILE, is_run
 from rlobj.samplers import Sampler
 from rlobj.settings import profiles
 from rlobj.settings.layers import Layer
@@ -95,6 +95,8 @@ def find_model(
         require_sound(chosen, "model/")
         layer = (name, evaluated_settings(stored))
         return ModelSource(name, layer, lambda: str(chosen / "model"))
+    if there(path / SETTINGS_FILE) and not there(path / "config.json"):
+        raise ConfigError(f"{name} is an evaluation. To see its results: rlobj eval show {name}")
     require_model(name)
     require_weights(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda: dense_folder(name))

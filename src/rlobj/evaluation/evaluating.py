@@ -257,7 +257,7 @@ class EvaluationSpec:
             callback.ready(facts)
             if not team.rank:
                 stack.enter_context(samples.locked())
-                _begin(samples, settings, sets)
+                _begin(samples, settings, sets, callback)
             team.meet()
             try:
                 self._sample(samples, engine, sets, held)
@@ -389,6 +389,7 @@ def _begin(
     samples: Samples,
     settings: Mapping[str, Any],
     sets: Sequence[ProblemSet],
+    callback: EvaluationCallback,
 ) -> None:
     """Read what is stored, and store settings and problems.
 
@@ -410,3 +411,7 @@ def _begin(
     samples.write_settings(
         {"format": FORMAT, **settings, "benchmarks": benchmarks, "sessions": sessions}
     )
+    for problem_set in sets:
+        if drawn := sum(name == problem_set.name for name, _, _ in samples.responses):
+            total = f"{problem_set.total:,}"
+            callback.noted(f"{problem_set.name}: {drawn:,} of {total} responses are there already")

@@ -40,7 +40,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         near = nearest(str(path), beside, spell_out=False)
         raise ConfigError(f"{path} is not a run: {what}.{near}")
     if not is_run(path):
-        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}")
+        below = ", ".join(sorted(str(other) for other in path.glob("*") if is_run(other))[-3:])
+        newest = f". Runs in it: {below}" if below else ""
+        raise ConfigError(f"{path} is not a run: it has no {CONFIG_FILE}{newest}")
     for start in read_sessions(path)[-1:]:  # before the first, no format is noted
         weights = Argument("model", f"{path}/checkpoints/step-N/model")
         instead = Message("start a new run from its weights: ", weights)
