@@ -17,7 +17,7 @@ from tiny import eight_steps, save_tiny_policy
 import rlobj
 from rlobj import Turn
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.progress import ENDING
+from rlobj.base.processes import ENDING
 from rlobj.ranks import RankFailed, agree
 from rlobj.rewards.kinds import Graded
 from rlobj.runs.checkpoints import newest_checkpoint

@@ -159,20 +159,20 @@ def names_in(structure: Structure, everywhere: bool = False) -> frozenset[str]:
         structure: of an answer.
         everywhere: count also the names of values, and those of both sides of equations.
     """
-    found = frozenset[str]()
+    letters = frozenset[str]()
     waiting: list[object] = [structure]
     while waiting:
         value = waiting.pop()
         if isinstance(value, Scalar):
-            found |= frozenset() if value.tree is None else names(value.tree)
+            letters |= frozenset() if value.tree is None else names(value.tree)
         elif isinstance(value, Structure):
             waiting += vars(value).values()
         elif isinstance(value, tuple) and value:
             if not isinstance(value[0], str):
                 waiting += value
             elif everywhere:
-                found |= names(value)
-    return found
+                letters |= names(value)
+    return letters
 
 
 def rename(structure: Structure, new: dict[str, str]) -> Structure:

@@ -1,4 +1,4 @@
-"""Processes that end with their parent, and with all processes that they started."""
+"""Processes that end with their parent and with all that they started; the wish to end."""
 
 import contextlib
 import ctypes
@@ -6,6 +6,7 @@ import fcntl
 import os
 import select
 import signal
+import threading
 from pathlib import Path
 
 _SET_CHILD_SUBREAPER = 36
@@ -66,3 +67,7 @@ def ending(code: int) -> str:
     with contextlib.suppress(ValueError):  # signals for real time have no name
         return signal.Signals(-code).name
     return f"signal {-code}"
+
+
+ENDING = threading.Event()
+"""Set while this process is asked to end: a wait for something that may never come ends, too."""

@@ -166,9 +166,9 @@ class _EnvironmentProcess:
 
     def answer(self, method: str, arguments: Any, about: Mapping[str, Any]) -> tuple[str, Any]:
         """What a method returned; or why it did not, and a message."""
-        own = {"made": self._made, "deleted": self._deleted}.get(method)
+        handler = {"made": self._made, "deleted": self._deleted}.get(method)
         try:
-            work = own() if own else self._called(method, arguments, **about)
+            work = handler() if handler else self._called(method, arguments, **about)
             return "", self._runner.run(work)
         except NoReply as failed:
             return failed.reason, str(failed)

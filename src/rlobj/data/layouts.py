@@ -102,21 +102,21 @@ class RowReader:
         """The columns of a source, with common names for those that are not named."""
         names = column_names(row)
         in_any_case = {name.lower(): name for name in reversed(names)}
-        found: dict[str, str] = {}
+        columns: dict[str, str] = {}
         for part, chosen in self._columns:
             common = [in_any_case[name] for name in KNOWN[part] if name in in_any_case]
             if chosen in names:
-                found[part] = chosen
+                columns[part] = chosen
             elif chosen is not None and self._strict:
                 what = f"{where}: the first row has no column '{chosen}' (data.columns.{part})."
                 raise DataError(what, nearest(chosen, names))
             elif common:
-                found[part] = common[0]
+                columns[part] = common[0]
         for part in ("prompt", "answer") if self._needs_answers else ("prompt",):
-            if part not in found:
+            if part not in columns:
                 what = f"{where}: found no {part}. The columns are: {', '.join(names)}. Use "
                 raise DataError(what, Setting(f"data.columns.{part}", "COLUMN"))
-        return Columns(**found)
+        return Columns(**columns)
 
     def _problem(self, where: str, row: Mapping[str, Any]) -> Problem | str:
         """The problem of a row, or what the row does not have."""

@@ -304,9 +304,9 @@ def _mixed(
     if split == "test" and config.test_fraction in ("auto", 0):
         raise no_test_split("several sources have no test split together")
     problems: list[Problem] = []
-    own = set(config.keys())
+    options = set(config.keys())
     for source in sources:
-        settings = {key: value for key, value in source if value is not None and key in own}
+        settings = {key: value for key, value in source if value is not None and key in options}
         data = config.model_copy(update=settings)
         with reported(DataError, f"the source {source.label}", DataError):
             part = load_problems(data, split, answers=answers)

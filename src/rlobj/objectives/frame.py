@@ -353,8 +353,8 @@ class Frame:
         # No cached_property: Python 3.11 holds its lock for all instances of the class. If ranks
         # are threads, one would hold it while it waits for the others in `comm.sum`.
         if (name := str(node.by)) not in self._units_by:
-            own = isinstance(node.by, nodes.Column)
-            units = self._own_units(name, node.by_level) if own else self._find_units(name)
+            declared = isinstance(node.by, nodes.Column)
+            units = self._own_units(name, node.by_level) if declared else self._find_units(name)
             self._units_by[name] = units
         return self._units_by[name]
 

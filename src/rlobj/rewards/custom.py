@@ -35,8 +35,9 @@ class Custom(Reward):
     accuracy; `{"reward": 0.2, "correct": False}` does. A mapping may also have `columns`, numbers
     by name that rules read (see `RunConfig.columns`), and `feedback`, a text for the prompts of
     scores. The function may be `async`. Before a run
-    starts, it is called once, with the answer of the first problem as the response. It runs in a
-    process of its own, which is killed at the deadline.
+    starts, it is called once, with the answer of the first problem as the response. A function that
+    settings name runs in a process of its own, which is killed at the deadline; importing it has no
+    limit. A function that is passed from Python runs in this process, without one.
     """
 
     target: str

@@ -436,8 +436,10 @@ class _Context:
         self.logits, self._ids = self.logits[index], self._ids[index]
         self._mask = self._mask[index]
         if self._cache is not None:
-            own = "batch_select_indices" in vars(type(self._cache))  # MiniMax has its states there
-            (self._cache.batch_select_indices if own else self._cache.reorder_cache)(index)
+            if "batch_select_indices" in vars(type(self._cache)):  # MiniMax has its states there
+                self._cache.batch_select_indices(index)
+            else:
+                self._cache.reorder_cache(index)
 
     def append(self, tokens: Tensor) -> None:
         """Add one token to each row: tokens [B]."""

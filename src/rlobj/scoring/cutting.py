@@ -78,7 +78,7 @@ def cut_sequences(
 def micro_batches(
     lengths: Sequence[int], budget_tokens: int, packed: bool = False
 ) -> list[list[int]]:
-    """Group sequences into micro-batches whose tokens, with padding, fit a budget.
+    """Group sequences into micro-batches that fit a budget, for a loop of one's own.
 
     A padded micro-batch has count × longest tokens. No other grouping has a smaller sum of these
     tokens and of the cost of each forward pass, min(`PASS_TOKENS`, budget / 16). A packed
@@ -128,8 +128,8 @@ class Rows:
     def with_shared_prompts(cls, sequences: Pairs) -> Rows:
         """Those whose equal prompts have one row."""
         prompts, owners = numbered_prompts(sequences)
-        own = [max(len(whole(response)) - 1, 0) for _, response in sequences]
-        return cls(own, owners, [len(prompt) for prompt in prompts])
+        lengths = [max(len(whole(response)) - 1, 0) for _, response in sequences]
+        return cls(lengths, owners, [len(prompt) for prompt in prompts])
 
     def passes(self, budget: int) -> float:
         """What the passes of a micro-batch cost beside their tokens, in tokens."""

@@ -333,8 +333,8 @@ class PolicyScorer(nn.Module):
             shared = self._after_prompts(inputs[0][:, :-1], *inputs[4:])
         except Exception as error:  # XLM refuses a mask, for one
             return f"two short prompts ended with {type(error).__name__}: {error}"
-        found = torch.cat([shared[0, :2], shared[1]])
-        return _difference(found, torch.cat([hidden[1:3], hidden[:3]]))
+        together = torch.cat([shared[0, :2], shared[1]])
+        return _difference(together, torch.cat([hidden[1:3], hidden[:3]]))
 
 
 def cache_argument(module: Any) -> str:

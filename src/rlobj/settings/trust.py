@@ -10,8 +10,8 @@ caller's key. `resume`, `train --from`, `eval RUN`, `eval regrade` and `replay` 
 `trust=True`, on the command line `--trust` (`require_trust`).
 
 What only reads settings imports nothing and never asks: `presets`, `explain`, `estimate`,
-`inspect`, `report` and `diagnose` (`rlobj.base.targets.without_imports`). `--dry-run` imports
-nothing that a file names; it tries the reward of the command line itself.
+`inspect` without a rule, `report` and `diagnose` (`rlobj.base.targets.without_imports`).
+`--dry-run` imports nothing that a file names; it tries the reward of the command line itself.
 
 Data, models and records name no code; that of a model's repository is a setting of the run,
 `model.trust_remote_code`.
@@ -123,8 +123,8 @@ def require_trust(
     Raises:
         ConfigError: they name other code, or servers that would get the caller's key.
     """
-    own = named_code(caller)
-    if untrusted := [name for name in named_code(settings) if code and name not in own]:
+    trusted = named_code(caller)
+    if untrusted := [name for name in named_code(settings) if code and name not in trusted]:
         raise ConfigError(
             f"the settings of {source} name code: {', '.join(untrusted)}. If you trust it, add ",
             Argument("trust"),

@@ -1,6 +1,6 @@
 """What a run works with, decided once: `resolve` is the one step from settings to an open run.
 
-    layers -> RunConfig -> resolve(request, hardware, inputs) -> ResolvedRun -> open_run -> run_step
+    layers -> RunConfig -> open_run(request, inputs): resolve -> ResolvedRun -> run_step
 
 `new_run.py` and `resumed_run.py` make the request. A dry run, the header, training in this process
 and training in new ones read the same ResolvedRun.

@@ -183,8 +183,13 @@ class Scope:
     @classmethod
     def of(cls, columns: Any, scores: Any) -> Scope:
         """The scope of two settings of an objective; what is wrong in them is left out."""
-        own = columns if isinstance(columns, Mapping) else dict.fromkeys(_texts(columns), "token")
-        known: dict[str, Any] = {**own, **dict.fromkeys(score_columns(_texts(scores)), "token")}
+        declared = (
+            columns if isinstance(columns, Mapping) else dict.fromkeys(_texts(columns), "token")
+        )
+        known: dict[str, Any] = {
+            **declared,
+            **dict.fromkeys(score_columns(_texts(scores)), "token"),
+        }
         return cls({name: level for name, level in known.items() if level in get_args(ColumnLevel)})
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from rlobj.base.errors import ConfigError, MissingExtra, RunError
-from rlobj.base.progress import ENDING
+from rlobj.base.processes import ENDING
 from rlobj.samplers.types import Feed, Item, WaitEnded, WeightsLost
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key
 from rlobj.samplers.vllm.settings import ServerSettings

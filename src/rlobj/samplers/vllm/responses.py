@@ -109,28 +109,28 @@ class CompletionReader:
         Raises:
             RunError: a log-probability is infinite, most are NaN, or vLLM aborted a response.
         """
-        for each in completions:
-            if each.finish not in ("stop", "length"):
-                raise RunError(f"vLLM ended a response with '{each.finish}'; see vLLM's log.")
-            self._tokens += len(each.logprobs)
-            self._unknown += sum(map(math.isnan, each.logprobs))
-            if any(map(math.isinf, each.logprobs)):
+        for completion in completions:
+            if completion.finish not in ("stop", "length"):
+                raise RunError(f"vLLM ended a response with '{completion.finish}'; see vLLM's log.")
+            self._tokens += len(completion.logprobs)
+            self._unknown += sum(map(math.isnan, completion.logprobs))
+            if any(map(math.isinf, completion.logprobs)):
                 raise RunError(samplers.NOT_FINITE, finding="update-too-large")
         if self._tokens >= _ENOUGH and 2 * self._unknown > self._tokens:
             raise RunError(samplers.NOT_FINITE, finding="update-too-large")
-        ids = [each.token_ids for each in completions]
+        ids = [completion.token_ids for completion in completions]
         texts = self._tokenizer.batch_decode(ids, skip_special_tokens=True)
         shared = packed("i", prompt)
         return [
             Response(
                 prompt=shared,
-                tokens=each.token_ids,
-                logprobs=[0.0] * len(each.token_ids) if self._greedy else each.logprobs,
+                tokens=completion.token_ids,
+                logprobs=[0.0] * len(completion.token_ids) if self._greedy else completion.logprobs,
                 text=text,
-                finish="stop" if each.finish == "stop" else "length",
+                finish="stop" if completion.finish == "stop" else "length",
                 weight_version=self._version,
             )
-            for each, text in zip(completions, texts, strict=True)
+            for completion, text in zip(completions, texts, strict=True)
         ]
 
 

@@ -48,7 +48,7 @@ from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
 from rlobj.training.loop.trainer import Trainer
 from rlobj.training.parallel import Parallel, open_parallel, open_processes
-from rlobj.training.parallel.environment import launched
+from rlobj.training.parallel.processes import launched
 from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
 from rlobj.training.rollouts.collector import Judge
 from rlobj.training.rollouts.own_columns import OwnColumns

@@ -19,7 +19,7 @@ from typing import Any, Self
 from rlobj.base.errors import Message, RunError
 from rlobj.base.files import write_whole
 from rlobj.base.paths import nearby, step_of
-from rlobj.base.progress import ENDING
+from rlobj.base.processes import ENDING
 from rlobj.insight.diagnosis import Finding
 from rlobj.ranks import any_rank
 from rlobj.runs.checkpoints import best_checkpoint

@@ -370,8 +370,14 @@ def open_scores(
             if settings.required:
                 model = initial(dtype=score_dtype(settings), hollow=hollow)
             else:
-                given = name, settings, config.model, policy.tokenizer
-                model = load_score(*given, device=parallel.device, hollow=hollow)
+                model = load_score(
+                    name,
+                    settings,
+                    config.model,
+                    policy.tokenizer,
+                    device=parallel.device,
+                    hollow=hollow,
+                )
             with reported(ConfigError, f"scores.{name}", ConfigError):
                 _require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)

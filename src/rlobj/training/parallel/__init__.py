@@ -12,7 +12,7 @@
         parallel.backward(loss, last=...)
     norm = parallel.step(apply=True)
 
-`environment` opens the processes. `strategies` has the interface and ddp;
+`processes` opens the processes. `strategies` has the interface and ddp;
 `fsdp2` and `zero` implement it. `launcher` starts the processes of a run.
 """
 

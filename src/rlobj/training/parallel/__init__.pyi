@@ -1,3 +1,3 @@
-from .environment import open_parallel as open_parallel
-from .environment import open_processes as open_processes
+from .processes import open_parallel as open_parallel
+from .processes import open_processes as open_processes
 from .strategies import Parallel as Parallel

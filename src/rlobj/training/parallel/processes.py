@@ -1,4 +1,4 @@
-"""Choose the strategy, and open the process group from the environment of this process."""
+"""Open the strategy and the process group that this process belongs to."""
 
 import contextlib
 import importlib.metadata
