@@ -102,7 +102,9 @@ def row(model: str, gpus: int, where: Path) -> list[str]:
     settings += [training.strategy, "yes" if training.gradient_checkpointing else "no"]
     hours = " / ".join(f"{sum(each.seconds.values()) / 36:,.0f}" for each in work)
     if not first.memory.fits:
-        hours = "does not fit"
+        way = first.ways[0][0]
+        more = way.partition("processes=")[2]
+        hours = f"does not fit; it does with {f'{more} GPUs' if more else 'LoRA'}"
     return [
         str(gpus),
         ", ".join([*settings, f"{training.micro_batch_tokens:,}"]),

@@ -36,8 +36,9 @@ def estimate(
     """Show the memory and hours that a run on GPUs needs, before anything is loaded.
 
     The model may be a folder with nothing but a config.json. Settings that are left open, such as
-    the strategy and the micro-batch, are chosen so that the run fits. If it cannot, the exit code
-    is 2. The preset is grpo if nothing names one. JSON has the memory in bytes.
+    the strategy and the micro-batch, are chosen so that the run fits. If it cannot, changes are
+    shown with which it can, and the exit code is 2. The preset is grpo if nothing names one. JSON
+    has the memory in bytes.
 
     [bold]Examples[/bold]
 
@@ -61,11 +62,12 @@ def estimate(
     if built.model.name is not None:
         require_model(built.model.name)
     with importing("transformers"):
-        from rlobj_cli.screen.estimating import estimate_of, show_estimate
+        from rlobj_cli.screen.estimating import estimate_of, show_estimate, show_ways
     estimated = estimate_of(built, gpus)
     if as_json:
         typer.echo(estimated.json())
     else:
         show_estimate(Screen(), estimated)
+        show_ways(Screen(), estimated)
     if not estimated.memory.fits:
         raise typer.Exit(2)

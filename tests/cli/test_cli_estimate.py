@@ -63,9 +63,16 @@ def test_choices_can_be_given_to_a_run_and_are_numbers_for_programs(eight: Path)
     assert again["memory"] == found["memory"]
 
 
-def test_a_run_that_does_not_fit_ends_with_2(eight: Path) -> None:
-    text = output("--model", eight, "--gpus", "80", "--preset", "stapo", code=2)
-    assert "It does not fit. Use a smaller training.micro_batch_tokens" in text
+def test_a_run_that_does_not_fit_shows_what_to_type(eight: Path) -> None:
+    words = ("--model", eight, "--gpus", "80", "--preset", "stapo")
+    text = output(*words, code=2)
+    advice = text.partition("It fits with one of these:")[2]
+    assert "--set model.lora.rank=16" in advice
+    assert "--set training.strategy=fsdp2" in advice
+    assert " --processes 4: " in advice
+    assert "," not in advice
+    lora = next(line for line in advice.splitlines() if "lora" in line)
+    output(*words, *lora.strip().rpartition(": ")[0].split(), code=0)
 
 
 def test_bad_input_is_one_sentence(eight: Path) -> None:

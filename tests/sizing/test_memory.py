@@ -11,7 +11,7 @@ from tiny import EIGHT
 from transformers import Qwen3Config
 
 import rlobj
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.models.adapters import with_adapters
 from rlobj.models.checking import UnreadableModel
 from rlobj.models.embedded import build_policy
@@ -19,7 +19,7 @@ from rlobj.settings.building import compose
 from rlobj.settings.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.settings.sampling import DynamicSampling
 from rlobj.sizing.activations import MicroBatch
-from rlobj.sizing.fitting import choose, require_memory, with_settings
+from rlobj.sizing.fitting import choose, require_memory, ways, with_settings
 from rlobj.sizing.memory import estimate
 from rlobj.sizing.sizes import GIB, Cards, Size
 from rlobj.sizing.workload import work
@@ -202,11 +202,16 @@ def test_a_small_model_needs_no_sharding_and_no_recomputation():
 
 def test_a_run_that_cannot_fit_is_told_what_can():
     vllm = run(sampling={"engine": "vllm"})
-    advice = (
-        r"a process needs 310.*training\.strategy=fsdp2 over more GPUs, or model\.lora\.rank=16"
-    )
-    with pytest.raises(ConfigError, match=advice):
+    found = ways(vllm, EIGHT, "ddp", Cards(8, 80 * GIB))
+    with pytest.raises(ConfigError) as error:
         require_memory(vllm, EIGHT, "ddp", 8, 80 * GIB)
+    assert found
+    assert all(memory.fits for _, memory in found)
+    assert all(f"\n  {way}: " in str(error.value) for way, _ in found[:3])
+    assert Setting("training.strategy", "fsdp2") in found[0][0].parts
+    assert "model.lora.rank=16 " in str(error.value)
+    with pytest.raises(ConfigError, match="a smaller model, or LoRA and fsdp2"):
+        require_memory(vllm, EIGHT, "ddp", 1, 2 * GIB)
 
 
 def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
@@ -217,6 +222,7 @@ def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
     assert not memory.hopeless
     require_memory(config, small, "ddp", 1, 80 * GIB)
     assert "the run may need more memory than the GPU has" in caplog.text
+    assert " training.gradient_checkpointing=true" in caplog.text
 
 
 def test_training_is_refused_before_anything_is_written(tmp_path, monkeypatch):

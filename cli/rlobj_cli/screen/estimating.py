@@ -9,17 +9,18 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from rlobj.base.errors import Message
 from rlobj.base.memory import physical_memory
 from rlobj.models.checking import check_model
 from rlobj.reporting.terminal import facts_grid, say, table
 from rlobj.settings.run_config import RunConfig
 from rlobj.sizing.choosing import choose_settings, settled
-from rlobj.sizing.fitting import Choice, choose
+from rlobj.sizing.fitting import Choice, choose, ways
 from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
 from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
 from rlobj.sizing.workload import DECODING, USED, Work, work
-from rlobj_cli.screen.console import plain_value
+from rlobj_cli.screen.console import plain_value, typed
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Estimated:
         memory: of a process.
         cards: the GPUs; None = this machine's CPU.
         work: tokens and hours.
+        ways: changes with which the run fits, if it does not.
         choices: the settings that were open.
     """
 
@@ -44,6 +46,7 @@ class Estimated:
     memory: Memory
     cards: Cards | None
     work: Work
+    ways: Sequence[tuple[Message, Memory]]
     choices: Sequence[Choice]
 
     def json(self) -> str:
@@ -69,7 +72,8 @@ def estimated(
     strategy = config.training.strategy
     memory = estimate_memory(config, size, strategy, ranks, None if cards is None else cards.bytes)
     done = work(config, size, memory, cards)
-    return Estimated(config, size, strategy, ranks, memory, cards, done, choices)
+    fitting = () if cards is None or memory.fits else ways(config, size, strategy, cards)
+    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
 
 
 def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
@@ -110,9 +114,9 @@ def show_estimate(console: Console, estimate: Estimated) -> None:
         most, room = (1 - MARGIN) * cards.bytes, f"the GPU, less {MARGIN:.0%} for CUDA and NCCL"
     shown.add_row(room, *[f"{most / unit:.1f}"] * 4)
     console.print("", shown, sep="\n")
-    if max(memory.needed) > most or not memory.has_room:
+    if cards is None and max(memory.needed) > most:
         text = "It does not fit. Use a smaller training.micro_batch_tokens, sampling.batch_tokens "
-        say(console, Text(f"{text}or model, model.lora.rank=16, or more GPUs", style="red"))
+        say(console, Text(f"{text}or model", style="red"))
     console.print(facts_grid(_facts(estimate)), "", sep="\n")
 
 
@@ -138,3 +142,14 @@ def _facts(estimate: Estimated) -> dict[str, str]:
     made = [choice for choice in estimate.choices if choice.reason]
     lines = [f"{one.setting}={plain_value(one.written())}: {one.reason}" for one in made]
     return facts | ({"chosen": "\n".join(lines)} if lines else {})
+
+
+def show_ways(console: Console, estimate: Estimated) -> None:
+    """Print the changes with which a run fits that does not."""
+    if not estimate.memory.fits:
+        say(console, Text("It does not fit. It fits with one of these:", style="red"))
+        for way, memory in estimate.ways:
+            line = typed(way, {"processes": "--processes"})
+            console.print(Text(f"  {line}: {max(memory.needed) / GIB:.0f} GiB"), soft_wrap=True)
+        if not estimate.ways:
+            console.print(Text("  a smaller model, or more or larger GPUs"), soft_wrap=True)

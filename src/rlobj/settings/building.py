@@ -8,8 +8,9 @@ from rlobj.base.errors import ConfigError, Message, nearest
 from rlobj.base.validation import InvalidFields, UnknownKey
 from rlobj.objectives.objective import Objective
 from rlobj.settings.layers import Layer, layers_of, merged
+from rlobj.settings.meaning import meaning_of
 from rlobj.settings.presets import FILE_KEYS, flattened
-from rlobj.settings.run_config import RunConfig, settings_of
+from rlobj.settings.run_config import RunConfig
 
 
 def compose(preset: str | None, overrides: Sequence[Layer] = ()) -> RunConfig:
@@ -42,21 +43,29 @@ def build_config(layers: Sequence[Layer]) -> RunConfig:
         for path, text in error.problems:
             origin = _origin(path, layers)
             if isinstance(text, UnknownKey):
-                text = "unknown key." + _advice(path, text.known, origin)
+                text = "unknown key." + _meant(path, text.known, origin, layers)
             lines.append(Message(path, f" (from {origin})" if origin else "", ": ", text))
         raise ConfigError(Message.joined("\n", lines)) from None
 
 
-def _advice(path: str, known: Sequence[str], origin: str) -> str:
-    """The nearest name for an unknown key; at the top, a setting whose name ends with it."""
+def _meant(path: str, known: Sequence[str], origin: str, layers: Sequence[Layer]) -> str:
+    """Advice for an unknown key: what it, or the settings below it, can mean; else near names.
+
+    Below the top, names in its section are listed; at the top of a file, keys that are no settings.
+    """
     section, dot, key = path.rpartition(".")
-    if section:
-        return nearest(key, known, section=section + dot)
-    settings = flattened(settings_of(RunConfig()))
-    if meant := [repr(setting) for setting in settings if setting.endswith(f".{key}")]:
-        return f" Did you mean {' or '.join(meant)}?"
-    in_file = Path(origin.removeprefix("preset ")).is_file()
-    return nearest(key, [*known, *FILE_KEYS] if in_file else known)
+    if any(part.isdigit() for part in path.split(".")):  # in an entry of a list
+        return nearest(key, known)
+    names = [name for name in flattened(merged(layers)) if f"{name}.".startswith(f"{path}.")]
+    keys = ("kind", *known)
+    pairs = [(name[len(path) + 1 :], meaning_of(name, section, keys)) for name in names or [path]]
+    answers = [f" {name}: {said}" if len(names) > 1 else f" {said}" for name, said in pairs if said]
+    if answers:
+        listed = f" Known: {', '.join(sorted(known))}." if section else ""
+        return "".join(answers) + listed
+    if not section and Path(origin.removeprefix("preset ")).is_file():
+        known = [*known, *FILE_KEYS]
+    return nearest(key, known, section=section + dot)
 
 
 def _origin(path: str, layers: Sequence[Layer]) -> str:

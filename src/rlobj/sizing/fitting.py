@@ -5,8 +5,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import ConfigError, Message, Setting
-from rlobj.settings.run_config import RunConfig
+from rlobj.base.errors import Argument, ConfigError, Message, Setting, Typed
+from rlobj.settings.run_config import LoraConfig, RunConfig
 from rlobj.sizing.memory import MARGIN, SHARE, TOKENS, Memory, estimate
 from rlobj.sizing.sizes import GIB, Cards, Size
 
@@ -138,24 +138,69 @@ def _share(config: RunConfig, size: Size, strategy: str, cards: Cards) -> float:
     return max(0.05, min(0.85, int((1 - MARGIN - awake / cards.bytes) * 20) / 20))
 
 
+def ways(
+    config: RunConfig, size: Size, strategy: str, cards: Cards
+) -> list[tuple[Message, Memory]]:
+    """Changes with which a run fits its GPUs, the smallest first.
+
+    Args:
+        config: the run.
+        size: of its model.
+        strategy: a strategy other than "auto".
+        cards: the GPUs.
+    """
+    again: dict[str, Any] = dict.fromkeys((STRATEGY, RECOMPUTE, TOKENS, SHARE), "auto")
+    widest = _strategies(config, 2)[-1]
+    strategies = [*dict.fromkeys((strategy, widest))]
+    tries = [([], again, tried, cards.count) for tried in strategies]
+    if config.model.lora is None:
+        lora = {**again, "model.lora": LoraConfig()}
+        rank = [Setting("model.lora.rank", 16)]
+        tries += [(rank, lora, tried, cards.count) for tried in strategies]
+    tries += [([], again, widest, cards.count * 2**power) for power in range(1, 7)]
+    fitting: list[tuple[Message, Memory]] = []
+    for first, changes, chosen, count in tries:
+        more = Cards(count, cards.bytes)
+        values, memory = _fitting(with_settings(config, changes), size, more, [chosen])
+        old = {STRATEGY: strategy}
+        typed: list[Typed] = [
+            Setting(name, value)
+            for name, value in values.items()
+            if value != old.get(name, read_setting(config, name))
+        ]
+        if memory.fits and (count > 1 or chosen == strategy):
+            if count > cards.count:
+                typed.append(Argument("processes", count))
+            fitting.append((Message.joined(" ", [*first, *typed]), memory))
+            if count > cards.count:
+                break
+    return fitting
+
+
 def require_memory(
     config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None
 ) -> None:
     """Check that a run can fit the GPU. If only long responses do not fit, this is a warning.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it cannot; the message has changes with which it can.
     """
     memory = estimate(config, size, strategy, ranks, card)
     if card is None or memory.fits:
         return
+    others = ways(config, size, strategy, Cards(ranks, card))
+    fitting = [Message(way, f": {_gib(less)}") for way, less in others[:3]]
     room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
     text = Message(
-        f"{room}a process needs {max(memory.needed) / GIB:.1f} GiB, and the GPU has "
-        f"{card / GIB:.1f} GiB, of which {MARGIN:.0%} stay free. Try a smaller ",
-        *("sampling.max_tokens, ", Setting(STRATEGY, "fsdp2"), " over more GPUs, or "),
-        Setting("model.lora.rank", 16),
+        f"{room}a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
+        f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
+        "these:\n  ",
+        Message.joined("\n  ", fitting or ["a smaller model, or LoRA and fsdp2 over more GPUs"]),
     )
     if memory.hopeless:
         raise ConfigError("the run cannot fit the GPU: ", text)
     logger.warning(Message("the run may need more memory than the GPU has: ", text))
+
+
+def _gib(memory: Memory) -> str:
+    return f"{max(memory.needed) / GIB:.1f} GiB"
