@@ -14,7 +14,9 @@ import torch
 from forked import ON_CPUS, run_ranks
 from parallel_worker import END, assert_alike
 
+from rlobj.base.errors import ConfigError
 from rlobj.base.ports import free_port
+from rlobj.training.parallel import open_parallel
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
 TORCH = ("ddp", "fsdp2")
@@ -146,6 +148,13 @@ def test_ranks_exchange_numbers_and_objects(of_torch):
 
 
 # Launching
+
+
+@pytest.mark.parametrize(("option", "strategy"), [("DEEPSPEED", "zero2"), ("FSDP", "fsdp2")])
+def test_a_strategy_of_accelerate_launch_is_refused(option, strategy, monkeypatch):
+    monkeypatch.setenv(f"ACCELERATE_USE_{option}", "true")
+    with pytest.raises(ConfigError, match=rf"_{option}: .* use training\.strategy={strategy}"):
+        open_parallel("ddp", max_grad_norm=0.5, autocast=None, seed=0)
 
 
 @pytest.mark.deepspeed

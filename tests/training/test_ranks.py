@@ -201,7 +201,7 @@ def test_ranks_of_accelerate_agree_on_the_folder_and_have_the_strategy(policy, t
     tests/training/test_parallel.py starts torchrun, whose variables most tests of this file set.
     """
     file = write_config(config_of(policy), tmp_path / "run.yaml")
-    started = ["accelerate.commands.launch", "--use_deepspeed", "--num_processes=2"]
+    started = ["accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
     started += [f"--main_process_port={free_port()}", "-m", "rlobj_cli"]
     started += ["train", "--config", str(file), "--strategy=zero3"]
     less = ["sampling.prompts_per_step=1", "training.updates_per_step=1", "training.steps=2"]

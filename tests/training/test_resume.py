@@ -124,6 +124,8 @@ def test_a_run_of_objects_needs_them_again(loaded, policy):
     assert "Pass them again: rlobj.resume('run', model=..., data=..., reward=...)" in str(
         caught.value
     )
+    with pytest.raises(ConfigError, match=r"from Python objects\. .* again: data=\.\.\., reward="):
+        rlobj.train(from_run="run")
     fresh = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     with pytest.raises(ConfigError, match=r"another reward: rewards is .*local_reward"):
         rlobj.resume("run", model=fresh, tokenizer=tokenizer, data=ROWS, reward="exact")

@@ -10,10 +10,10 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import Argument, ConfigError, Setting, reported
+from rlobj.base.errors import Argument, ConfigError, Message, Setting, reported
 from rlobj.base.launched import started_processes
 from rlobj.base.paths import located, located_target, path_of, step_of
-from rlobj.base.targets import importable, require_file
+from rlobj.base.targets import importable, object_text, require_file
 from rlobj.data.benchmarks import BENCHMARKS
 from rlobj.data.sources import NAMED_SOURCES, check_columns, require_source, source_names
 from rlobj.data.tasks import TASKS
@@ -31,6 +31,7 @@ from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.scores import is_template
 from rlobj.settings.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.settings.trust import named_code, trusted_config
+from rlobj.training.loop.inputs import SETTING_OF
 from rlobj.training.resolving import ResolvedRun, RunRequest
 
 _OF_PRESETS = ("objective", "scores", "columns")
@@ -83,8 +84,8 @@ def start_from(
         trust: import the code that the run's settings name.
 
     Raises:
-        ConfigError: no such run or checkpoint, a damaged one, another model as well, or code
-            without `trust`.
+        ConfigError: no such run or checkpoint, a damaged one, another model as well, code without
+            `trust`, or a run of Python objects that are not passed again.
     """
     text = str(origin)
     name, _, step = text.rpartition("@") if "@" in text else (text, "", "")
@@ -115,7 +116,23 @@ def start_from(
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
     _prepare_scores(path, settings, merged(changes))
     layers = [(f"run {path.name}", settings), *changes]
-    return layers, trusted_config(path, layers, merged(changes), trust)
+    config = trusted_config(path, layers, merged(changes), trust)
+    _require_objects(path, config)
+    return layers, config
+
+
+def _require_objects(run: Path, config: RunConfig) -> None:
+    """Check that no setting of another run is the record of an object that nobody passes again."""
+    record = object_text("").rstrip(" >")
+    held = [path for path, value in flattened(settings_of(config)).items() if record in str(value)]
+    missing = [
+        Argument(name, "...")
+        for name, setting in SETTING_OF.items()
+        if name not in {*config.objects, "model"} and any(map(setting.startswith, held))
+    ]
+    if missing:
+        again = Message.joined(", ", missing)
+        raise ConfigError(f"{run} was made from Python objects. Pass them again: ", again)
 
 
 def _prepare_scores(run: Path, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:

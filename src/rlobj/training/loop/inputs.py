@@ -15,7 +15,7 @@ from rlobj.rewards.kinds import Ungraded
 from rlobj.settings.layers import Layer, nested, reward_settings
 from rlobj.settings.run_config import RunConfig
 
-_SETTINGS = {
+SETTING_OF = {
     "model": "model.name",
     "data": "data.source",
     "eval_on": "data.test",
@@ -68,7 +68,7 @@ class CallerInputs:
     def layers(self) -> list[Layer]:
         """The settings that name the arguments, one layer an argument."""
         local, layers = self.local(), []
-        for name in _SETTINGS:
+        for name in SETTING_OF:
             if (value := getattr(self, name)) is not None:
                 settings = _settings(name, value)
                 if name in local and name != "sampler":  # its engine says so
@@ -85,7 +85,7 @@ class CallerInputs:
         }
         return [
             name
-            for name in _SETTINGS
+            for name in SETTING_OF
             if not isinstance(getattr(self, name), str | Path | None) and not named.get(name)
         ]
 
@@ -116,14 +116,14 @@ def _settings(name: str, value: Any) -> dict[str, Any]:
     if name == "reward":
         return {"rewards": _reward(value)}
     if name == "data" and _are_sources(value):
-        return nested(_SETTINGS[name], list(value))
+        return nested(SETTING_OF[name], list(value))
     if name == "tools":
         named = [tool if isinstance(tool, str) else _recorded(tool) for tool in value]
-        return nested(_SETTINGS[name], named)
+        return nested(SETTING_OF[name], named)
     if isinstance(value, str | Path):
-        return nested(_SETTINGS[name], str(value))
+        return nested(SETTING_OF[name], str(value))
     kinds = {"sampler": "object", "environment": _recorded(value), "model": _recorded(value)}
-    return nested(_SETTINGS[name], kinds.get(name, object_text("rows")))
+    return nested(SETTING_OF[name], kinds.get(name, object_text("rows")))
 
 
 def _recorded(value: Any) -> str:

@@ -102,7 +102,8 @@ def open_processes(stack: contextlib.ExitStack, grouped: bool, timeout: float = 
             have finished.
 
     Raises:
-        ConfigError: environment variables for several processes are missing.
+        ConfigError: environment variables for several processes are missing, or `accelerate launch`
+            has set up DeepSpeed or FSDP.
     """
     gpu = torch.cuda.is_available()
     if not gpu:
@@ -144,6 +145,10 @@ def _close_group() -> None:
 def _launch_variables(grouped: bool) -> dict[str, str]:
     """Return the environment variables to set."""
     changes = {"ACCELERATE_USE_DEEPSPEED": "false", "ACCELERATE_USE_FSDP": "false"}
+    for name, strategy in zip(changes, ("zero2", "fsdp2"), strict=True):
+        if os.environ.get(name, "false").lower() in ("true", "1"):
+            use = Setting("training.strategy", strategy)
+            raise ConfigError(f"accelerate launch has set {name}: start without it, and use ", use)
     missing = absent_variables()
     if grouped:  # otherwise Accelerate sets the number of threads and warns
         threads = str(torch.get_num_threads())
