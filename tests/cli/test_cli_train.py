@@ -70,7 +70,7 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     monkeypatch.setattr("rlobj.sizing.sizes.own_card", lambda: ("a GPU", 2**20))
     refused = output(*words, code=2)
     assert "the GPU, less 8% for CUDA and NCCL" in refused.partition("Wrong input")[0]
-    assert "--set model.lora.rank=16" in refused.partition("cannot fit the GPU")[2]
+    assert "a smaller model, or LoRA and fsdp2" in refused.partition("cannot fit the GPU")[2]
 
 
 def test_a_resumed_run_names_the_settings_to_leave_out(tmp_path: Path) -> None:
