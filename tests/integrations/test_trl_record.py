@@ -103,7 +103,7 @@ def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None
     assert diagnosis.steps == 12
     # there are neither log-probs of a sampler nor an accuracy
     assert diagnosis.unchecked == ("truncation", "sampler-drift", "teacher-trouble")
-    assert "entropy.top(0.2)" in rlobj.report(run, whole / "report.html").read_text()
+    assert "Gradient norm" in rlobj.report(run, whole / "report.html").read_text()
 
 
 def test_the_verifier_alone_says_what_is_right(
