@@ -115,6 +115,11 @@ def test_the_servers_tokenizer_is_compared_with_the_policys(scorer, alphabet):
     scorer.check(build_tokenizer())
     with pytest.raises(ConfigError, match=r"scores\.teacher: .* has another tokenizer"):
         scorer.check(build_tokenizer(alphabet))
+    other = build_tokenizer()
+    other.eos_token = "<unk>"
+    with pytest.raises(ConfigError, match=r"id 3 \('<unk>'\), as the policy does.*teacher\.end"):
+        scorer.check(other)
+    scorer.check(other, end=2)
 
 
 @real

@@ -94,6 +94,7 @@ def guarded():
 
 
 def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("WORLD_SIZE", "1")
     code = (
         "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:],"
@@ -110,6 +111,7 @@ def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(run, tmp_pat
         assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "3"
         assert environment["MASTER_ADDR"] == "127.0.0.1"
         assert environment["OMP_NUM_THREADS"] == "1"
+        assert "TORCHELASTIC_USE_AGENT_STORE" not in environment
         assert arguments == ["train", "--preset", "stapo"]
         assert (stdin, own_session) == ("", True)
         ports.add(int(environment["MASTER_PORT"]))

@@ -68,9 +68,14 @@ def test_a_resumed_run_hides_the_steps_that_are_repeated(tmp_path):
     assert scalars(tmp_path)["reward/mean"] == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
 
 
-def test_error_for_a_missing_package_names_the_extra():
-    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[trackers\]'"):
-        require_trackers(["absent_tracker"])
+def test_error_for_a_missing_package_names_the_extra(tmp_path, monkeypatch):
+    """Also where a folder of that name lies about, as wandb leaves one."""
+    (tmp_path / "absent_tracker").mkdir()
+    for path in (None, tmp_path):
+        if path is not None:
+            monkeypatch.syspath_prepend(path)
+        with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[trackers\]'"):
+            require_trackers(["absent_tracker"])
 
 
 def test_a_tracker_that_cannot_start_raises_an_error(tmp_path):

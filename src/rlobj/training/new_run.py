@@ -88,7 +88,8 @@ def start_from(
             `trust`, or a run of Python objects that are not passed again.
     """
     text = str(origin)
-    name, _, step = text.rpartition("@") if "@" in text else (text, "", "")
+    whole = "@" not in text or is_run(path_of(text))  # a folder may have an @ in its name
+    name, _, step = (text, "", "") if whole else text.rpartition("@")
     path = path_of(name).absolute()
     settings = {**read_settings(path), "objects": {}}
     changes = [(layer, dict(values)) for layer, values in above]

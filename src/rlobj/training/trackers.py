@@ -73,7 +73,10 @@ def log_metrics(accelerator: Any, metrics: Mapping[str, Any], step: int) -> None
 def close_trackers(accelerator: Any) -> None:
     """Write all pending data, and close the trackers."""
     for tracker in accelerator.trackers:
-        tracker.finish()
+        try:
+            tracker.finish()
+        except Exception as error:  # the run is done
+            logger.warning("%s could not be closed: %s", tracker.name, error)
     accelerator.trackers.clear()
 
 
@@ -84,7 +87,8 @@ def require_trackers(names: Sequence[str]) -> None:
         MissingExtra: a package is not installed.
     """
     for name in names:
-        if importlib.util.find_spec(name) is None:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # no origin: only a folder, such as ./wandb
             raise MissingExtra(name, "trackers", f"the tracker {name}")
 
 

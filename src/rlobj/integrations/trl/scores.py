@@ -48,7 +48,7 @@ class TrlScore:
         self._server = self._scorer = None
         if settings.server is not None:
             self._server = ServerScorer(settings.server, name=name, temperature=temperature)
-            self._server.check(tokenizer)
+            self._server.check(tokenizer, settings.end)
             return
         model = load_score(name, self._settings, ModelConfig(), tokenizer)
         self._scorer = PolicyScorer(frozen(model, settings, device))

@@ -67,7 +67,7 @@ class ServerScorer:
                 f"(scores.{name}.model), or ",
                 Setting("sampling.temperature", 1),
             )
-        self._where = f"scores.{name}: the server at {url}"
+        self._score, self._where = name, f"scores.{name}: the server at {url}"
         self._server = Connection(ServerSettings(url=url, timeout=timeout, patience=patience))
         self._model = self._server.wait(self._served)
 
@@ -122,14 +122,17 @@ class ServerScorer:
                     raise
         return [score for tokens in scores for score in tokens]
 
-    def check(self, tokenizer: Any) -> None:
+    def check(self, tokenizer: Any, end: int | None = None) -> None:
         """Check that the server has the policy's tokenizer: on one text, with all special tokens.
+
+        The server draws the policy's end token, which must end a response of its model as well.
 
         Args:
             tokenizer: the policy's, of transformers.
+            end: the teacher's token that stands for the policy's end token; None = the same token.
 
         Raises:
-            ConfigError: the tokenizers differ.
+            ConfigError: the tokenizers differ, or the end tokens do.
             RunError: the server does not answer.
         """
         text = "".join(tokenizer.all_special_tokens) + _PROBE
@@ -141,6 +144,17 @@ class ServerScorer:
                     f"{self._where} has another tokenizer: a token of {text!r} is {pair[0]} here "
                     f"and {pair[1]} there. Use a teacher with the policy's tokenizer"
                 )
+        if end is not None or (token := tokenizer.eos_token_id) is None:
+            return
+        drawn = {"max_tokens": 2, "temperature": 0, "allowed_token_ids": [token]}
+        answer = self._server.ask("POST", "/v1/completions", {"prompt": [token], **drawn})
+        if answer["choices"][0]["finish_reason"] != "stop":
+            raise ConfigError(
+                f"{self._where} does not end a response with id {token} "
+                f"({tokenizer.eos_token!r}), as the policy does. Use ",
+                Setting(f"scores.{self._score}.end", "ID"),
+                " to name the teacher's end token",
+            )
 
     def _read(
         self, answer: Any, start: int, response: Sequence[int], top: int

@@ -357,7 +357,7 @@ def open_scores(
                 patience=sampling.server.patience,
             )
             if parallel.rank == 0:
-                server.check(policy.tokenizer)
+                server.check(policy.tokenizer, settings.end)
             scores[name] = Score(settings, end, server=server)
         elif settings.ema or settings.every:
             scores[name] = Lagged(settings)

@@ -170,10 +170,14 @@ def _environments(processes: int) -> Iterator[dict[str, str]]:
     """The environment of each rank: torchrun's variables, with a free port of this machine."""
     port = free_port()
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    # Under torchrun, the ranks would wait for a store that its agent opens.
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith("TORCHELASTIC")
+    }
     for rank in range(processes):
         yield {
             "OMP_NUM_THREADS": str(max(1, cores // processes)),
-            **os.environ,
+            **inherited,
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(processes),
