@@ -143,7 +143,7 @@ def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Pat
     rows = read_records(tmp_path / "run")
     assert rows["gradient_norm"].null_count == len(rows) > 0
     [note] = rlobj.replay(tmp_path / "run").notes
-    assert "its trainer does not compute Σ π²" in note
+    assert "its trainer does not compute the column collision" in note
 
 
 @pytest.mark.parametrize("inside", [False, True])
