@@ -1,6 +1,7 @@
 """rlobj.scoring.score_tokens equals the plain computation with all logits."""
 
 import inspect
+import math
 import re
 from pathlib import Path
 
@@ -115,8 +116,14 @@ def test_gradient_of_logprobs_is_the_same_without_the_entropy(head):
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"temperature": 0.0}, ConfigError, "temperature 0.0 must be above 0"),
-        ({"min_p": 1.5}, ConfigError, "min_p 1.5 in"),
+        ({"temperature": 0.0}, ConfigError, "temperature is 0.0"),
+        ({"min_p": 1.5}, ConfigError, "min_p is 1.5"),
+        ({"scale": math.nan}, ConfigError, "scale is nan"),
+        ({"scale": 0.0}, ConfigError, "scale is 0.0"),
+        ({"softcap": -1.0}, ConfigError, "softcap is -1.0"),
+        ({"softcap": 0.0}, ConfigError, "softcap is 0.0"),
+        ({"chunk_bytes": 0}, ConfigError, "chunk_bytes is 0"),
+        ({"bias": torch.zeros(VOCABULARY + 1)}, BatchError, r"bias is \[302\]; expected \[301\]"),
         ({"targets": torch.full((ROWS,), VOCABULARY)}, BatchError, "vocabulary of 301"),
         ({"targets": torch.full((ROWS,), -100)}, BatchError, "targets has -100"),
         ({"targets": torch.zeros(ROWS)}, BatchError, "float32"),

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -104,10 +105,17 @@ def score_tokens(
         TokenScores of N rows. For N = 0 the columns are empty and have a graph.
 
     Raises:
-        BatchError: a target is not in 0..V−1, or there is not one for each row.
-        ConfigError: temperature or min_p is out of range.
+        BatchError: a target is not in 0..V−1, or there is not one for each row; or bias is not [V].
+        ConfigError: a number is out of range.
     """
-    _check(hidden, weight, targets, temperature, min_p)
+    _check_settings(
+        temperature=temperature,
+        min_p=min_p,
+        scale=abs(scale),
+        softcap=softcap,
+        chunk_bytes=chunk_bytes,
+    )
+    _check_tensors(hidden, weight, targets, bias)
     head = head_of(hidden, weight, temperature, scale, softcap, chunk_bytes)
     keep = None
     if min_p is not None:
@@ -249,12 +257,18 @@ def _scores(sums: Sums, keep: tiles.Keep | None) -> tuple[Tensor, *tuple[Tensor 
     return logprobs, entropy, proxy, collision, sensitivity
 
 
-def _check(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, min_p: float | None
-) -> None:
-    """Refuse what would give wrong scores."""
-    if not 0 < temperature < math.inf or not (min_p is None or 0 < min_p <= 1):
-        raise ConfigError(f"temperature {temperature} must be above 0, min_p {min_p} in (0, 1]")
+def _check_settings(**settings: float | None) -> None:
+    """Refuse numbers that would give wrong scores."""
+    for name, value in settings.items():
+        most = 1.0 if name == "min_p" else sys.float_info.max
+        if value is not None and not 0 < value <= most:
+            raise ConfigError(f"{name} is {value}; expected more than 0 and at most {most:g}")
+
+
+def _check_tensors(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
+    """Refuse shapes and targets that would give wrong scores."""
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise BatchError(f"bias is {list(bias.shape)}; expected [{len(weight)}]")
     if targets.shape != hidden.shape[:1] or targets.is_floating_point():
         raise BatchError(
             f"targets is {targets.dtype} {list(targets.shape)}; expected {len(hidden)} token ids"
