@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,9 @@ def test_rules_read_columns_of_rows_rewards_and_functions_of_tokens(policy, tmp_
             {},
             r"columns.hard.*: expected data, reward or .* got 'dta'",
         ),
+        ({"x": "reward"}, {"rewards": {"kind": "exact"}}, "columns: the reward exact returns none"),
         ({"x": "gone.py:f"}, {}, "there is no file 'gone.py'"),
-        ({}, {"objective": {"reweight": "hard"}}, "unknown name 'hard'.* declared in 'columns'"),
+        ({}, {"objective": {"reweight": "hard"}}, "unknown name 'hard'.* declare it in columns"),
         (
             {},
             {"objective": {"columns": ["hard"], "reweight": "hard"}},
@@ -121,7 +123,10 @@ def test_wrong_columns_are_refused_before_anything_is_read(policy, columns, sect
         config_of(policy, columns, **sections)
 
 
-@pytest.mark.parametrize("row", [{}, {"hard": "half"}, {"hard": 2**53 + 1}])
+NO_NUMBER = ({"hard": None}, {"hard": math.nan}, {"hard": [1, 2]})
+
+
+@pytest.mark.parametrize("row", [{}, {"hard": "half"}, {"hard": 2**53 + 1}, *NO_NUMBER])
 def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row):
     rows = [*HARD[:3], {**ROWS[3], **row}]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))

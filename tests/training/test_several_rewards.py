@@ -101,7 +101,7 @@ def right(response, answer, **columns):
     return response.strip() == answer
 
 
-@pytest.mark.parametrize("form", ["dict", "list"])
+@pytest.mark.parametrize("form", ["dict", "list", "settings"])
 def test_rewards_may_be_python_functions(policy, tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
     calls = []
@@ -110,12 +110,14 @@ def test_rewards_may_be_python_functions(policy, tmp_path, monkeypatch, form):
         calls.append(response)
         return -0.1 * len(response)
 
+    listed = [
+        {"name": "right", "kind": "exact"},
+        {"name": "short", "target": short, "weight": 0.5},
+    ]
     reward = {
         "dict": {"right": right, "short": short},
-        "list": [
-            {"name": "right", "kind": "exact"},
-            {"name": "short", "target": short, "weight": 0.5},
-        ],
+        "list": listed,
+        "settings": {"kind": "several", "of": listed, "overlong": {"cache": 0.2}},
     }[form]
     settings = {"training.steps": 2, "evaluation.every": 0, "sampling.prompts_per_step": 4}
     settings["sampling.max_tokens"] = 3

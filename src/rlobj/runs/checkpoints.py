@@ -107,7 +107,7 @@ class State(Model):
     stream: dict[str, Any]
     """See `ProblemStream.state`: the place after the rollout of that step."""
     failures: dict[str, NonNegativeInt]
-    """See `Skips.state`."""
+    """Updates that were not finite, and steps without an update, each in a row."""
     digests: dict[str, str]
     """Of what may be edited before the run is resumed, by the names of such changes."""
     settings: dict[str, Any]

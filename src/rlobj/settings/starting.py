@@ -13,7 +13,8 @@ def refuse_senseless(config: RunConfig) -> None:
 
     Raises:
         ConfigError: one response per prompt, and an advantage that compares those of a prompt; or
-            a penalty with an advantage that refuses rewards below 0; or as `refuse_tools`.
+            a penalty with an advantage that refuses rewards below 0; or a column of a reward that
+            returns none; or as `refuse_tools`.
     """
     refuse_tools(config)
     objective, advantage = config.objective, config.objective.advantage
@@ -25,6 +26,11 @@ def refuse_senseless(config: RunConfig) -> None:
             Setting("sampling.group_size", 8),
             " or ",
             Setting("objective.advantage", "batch_whitened"),
+        )
+    if "reward" in config.columns.values() and not config.rewards.targets:
+        raise ConfigError(
+            f"columns: the reward {config.rewards.kind} returns none; use ",
+            Setting("rewards.target", "FILE.py:FUNCTION"),
         )
     judged = getattr(advantage, "each", advantage)  # of several rewards
     overlong = config.rewards.overlong

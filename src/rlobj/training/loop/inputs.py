@@ -144,12 +144,13 @@ def _reward(reward: Any) -> Any:
     if isinstance(reward, Reward):
         return reward.model_dump(mode="json")
     if (several := _entries(reward)) is not None:
-        return [
+        of = [
             {"kind": "custom", **entry, "target": _recorded(entry["target"])}
             if isinstance(entry, Mapping) and callable(entry.get("target"))
             else entry
             for entry in several
         ]
+        return {**reward, "of": of} if _is_several(reward) else of
     if isinstance(reward, Mapping):
         return dict(reward)
     return reward_settings(reward)
@@ -159,4 +160,9 @@ def _entries(reward: Any) -> list[Any] | None:
     """Several rewards as a list of mappings; None = one reward."""
     if isinstance(reward, Mapping) and reward and all(map(callable, reward.values())):
         return [{"name": name, "target": function} for name, function in reward.items()]
-    return list(reward) if isinstance(reward, list | tuple) else None
+    of = reward["of"] if _is_several(reward) else reward
+    return list(of) if isinstance(of, list | tuple) else None
+
+
+def _is_several(reward: Any) -> bool:
+    return isinstance(reward, Mapping) and isinstance(reward.get("of"), list | tuple)

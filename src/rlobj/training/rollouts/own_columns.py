@@ -35,13 +35,14 @@ class OwnColumns:
         """Check that the rows of all problems have the numbers that are read from them.
 
         Raises:
-            DataError: a row without a number.
+            DataError: a row without a finite number.
         """
         for name in [name for name, source in self._sources.items() if source == "data"]:
             for problem in problems:
                 what = f"columns.{name}=data: {name!r} of problem {problem.id!r} is no number"
                 with reported(DataError, what, LookupError, TypeError, ValueError, OverflowError):
-                    column_value(problem.extra[name])
+                    if not math.isfinite(column_value(problem.extra[name])):  # nor is a list
+                        raise ValueError(problem.extra[name])
 
     def of(self, response: Response) -> dict[str, ColumnValue]:
         """The value of each column of a response: one, or one for each of its tokens.
