@@ -120,6 +120,11 @@ def gate(**settings) -> dict:
         ("W", gate(of="prob * 2"), r"use \(prob \* 2\)\.mean\(\)"),
         ("W", gate(of="W"), "'W' reads a controller"),
         ("w", gate(), "must begin with a capital"),
+        (
+            "W",
+            {"kind": "adaptive_gate", "target": 0.3, "start": 2.0, "low": 1.0, "high": 1.5},
+            "expected low <= start <= high",
+        ),
     ],
 )
 def test_a_wrong_controller_is_refused(name, controller, message) -> None:

@@ -31,6 +31,13 @@ def test_replace_returns_a_changed_copy_and_keeps_the_original() -> None:
         DAPO.replace(divisors=TokenMean())
 
 
+def test_a_rule_that_is_split_off_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"split: 'prob < 0\.1' is given twice"):
+        Objective(split=["prob < 0.1", "entropy > 1", "0.1 > prob"])
+    with pytest.raises(ConfigError, match="is given twice"):
+        DAPO.split("prob < 0.1").split(prob < 0.1)
+
+
 W: dict[str, Any] = {"controllers": {"W": Gate(target=0.3, on=1.1)}}
 
 

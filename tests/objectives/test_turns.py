@@ -72,6 +72,7 @@ def test_numbers_and_rules_of_turns_equal_values_by_hand(text: str, expected: li
         ("prob.top(0.5, of='turn')", "Rank prob.mean.by='turn'"),
         ("turn.top(0.5, of='response')", "'turn' has one value per turn. Rank turn.mean"),
         ("reward.top(0.5, by='turn', of='response')", "a response lies in several of by="),
+        ("turn_reward.suffix_sum(by='turn')", "'turn_reward' has one value per turn; leave out by"),
         ("prob.suffix_sum(by='group')", "suffix_sum..: by='group': expected one of response, tu"),
     ],
 )

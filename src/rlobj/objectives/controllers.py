@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializeAsAny, field_validator
+from pydantic import BeforeValidator, SerializeAsAny, field_validator, model_validator
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
@@ -126,6 +126,12 @@ class AdaptiveGate(Controller):
     """largest level"""
     off: float = 1.0
     """value while the number is not below the target"""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> AdaptiveGate:
+        if not self.low <= self.start <= self.high:
+            raise ConfigError(f"expected low <= start <= high, got {self.start}")
+        return self
 
     def init(self) -> dict[str, Any]:
         return {"value": self.off, "level": self.start}

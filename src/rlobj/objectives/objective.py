@@ -165,6 +165,9 @@ class Objective(Model):
         yield from against_mistakes(self.scores, self.terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
+        for rule in self.split_rules:
+            if self.split_rules.count(rule) > 1:
+                yield f"split: '{rule}' is given twice, and its second phase would have no token"
         if self.reward_kl.coefficient and (self.advantage.decoupled or self.advantage.by_turn):
             yield f"reward_kl needs one reward, not '{self.advantage.kind}'; use a kl penalty"
         readable = [*self.controllers, *rules.COLUMNS, *self._scope.columns]

@@ -168,9 +168,9 @@ def _share(what: str, value: Any) -> float:
     return _plain(value)
 
 
-def _whole(what: str, value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise ConfigError(f"{what} must be a whole number >= 0, got {value!r}")
+def _whole(what: str, value: Any, least: int = 0) -> int:
+    if type(value) is not int or not least <= value < 2**63:
+        raise ConfigError(f"{what} must be a whole number >= {least}, got {value!r}")
     return value
 
 
@@ -654,7 +654,8 @@ class Method(Expr):
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("fraction", "q", "decay"), _share),
-    **dict.fromkeys(("at_least", "none_below", "seed"), _whole),
+    **dict.fromkeys(("at_least", "none_below"), _whole),
+    "seed": lambda what, value: _whole(what, value, -(2**63)),
     "limit": lambda what, value: Constant(value).value,
     "within": lambda what, value: None if value is None else as_rule(value, "within"),
 }
@@ -897,6 +898,11 @@ class Scan(Method, Number):
     decay: float = 1.0
     by: Path = "response"
     choices: ClassVar[Any] = {"by": get_args(Path)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.by == "turn" and self.level == Level.TURN:
+            raise ConfigError(f"'{self.value}' has one value per turn; leave out by='turn'")
 
     @cached_property
     def level(self) -> Level:
