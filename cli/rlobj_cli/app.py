@@ -4,7 +4,10 @@ The library is imported inside the commands, so that `--help` is fast.
 """
 
 import io
+import os
 import sys
+import threading
+import time
 from typing import Annotated
 
 import typer
@@ -20,6 +23,9 @@ from rlobj_cli.report import report
 from rlobj_cli.screen.console import GuardedGroup
 from rlobj_cli.serve import serve
 from rlobj_cli.train import resume, train
+
+SECONDS_LEFT, SECONDS_LEFT_INTERRUPTED = 60.0, 5.0
+"""Python waits at its end for some threads, and for what libraries still do; at most so long."""
 
 app = typer.Typer(
     name="rlobj",
@@ -66,4 +72,16 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # '?' for a character that a terminal cannot show
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    app(prog_name="rlobj")
+    try:
+        app(prog_name="rlobj")
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        left = SECONDS_LEFT if code in (0, 1, 2) else SECONDS_LEFT_INTERRUPTED
+        threading.Thread(target=_end, args=(left, code), daemon=True).start()
+        raise
+
+
+def _end(seconds: float, code: int) -> None:
+    """End the process, which may wait for threads of the user's code that never end."""
+    time.sleep(seconds)
+    os._exit(code)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -75,3 +77,13 @@ def test_rlobj_traceback_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) ->
 def test_unexpected_errors_are_not_caught() -> None:
     result = runner.invoke(failing(ZeroDivisionError("a bug")), ["work"])
     assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_a_thread_that_never_ends_does_not_hold_the_process() -> None:
+    program = (
+        "import threading, sys; from rlobj_cli import app\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "app.SECONDS_LEFT = 0.1; sys.argv = ['rlobj', '--version']; app.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == 0
