@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlobj.base.errors import ConfigError
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, number, reading, table, working
-from rlobj_cli.screen.console import show_page
+from rlobj_cli.screen.console import require_folder, show_page
 from rlobj_cli.screen.options import Json, Step, Trust
 
 if TYPE_CHECKING:
@@ -78,7 +79,12 @@ def inspect(
       kept: 1 or 0; spurious: the same, in tasks that judge tokens, such as scratchpad
     """
     console = Screen()
+    if html and (step or dropped or where is not None or text is not None or json or trust):
+        raise ConfigError("--html writes all tokens: give no option beside it but --out")
+    if out and not html:
+        raise ConfigError("--out is the file of a page: add --html")
     if html:
+        require_folder(out)
         with importing("torch"):
             from rlobj.insight import write_inspection_page
         with reading("reading the tokens") as progress:

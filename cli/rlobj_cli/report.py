@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from rlobj.reporting.terminal import Screen, importing, say, table, working
-from rlobj_cli.screen.console import show_page
+from rlobj_cli.screen.console import require_folder, show_page
 from rlobj_cli.screen.options import Runs
 
 
@@ -32,6 +32,7 @@ def report(
       rlobj report runs/* --out comparison.html
     """
     console = Screen()
+    require_folder(out)
     with importing("torch"):
         from rlobj.insight.run_report import read_runs, summary, times, write_report
     with working(console, "reading the runs"):

@@ -33,7 +33,7 @@ from rich.logging import RichHandler
 from rich.text import Text
 from typer.core import TyperGroup
 
-from rlobj.base.errors import Argument, Message, RlobjError, RunError, Setting
+from rlobj.base.errors import Argument, ConfigError, Message, RlobjError, RunError, Setting
 from rlobj.reporting.terminal import Screen, say, shown_lines
 
 if TYPE_CHECKING:
@@ -160,6 +160,12 @@ def _as_typed(record: logging.LogRecord) -> bool:
     if isinstance(record.msg, Message):
         record.msg = typed(record.msg)
     return True
+
+
+def require_folder(page: Path | None) -> None:
+    """Refuse a page that has no folder to be in, before anything is read."""
+    if page and not page.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {page.parent} for {page.name}")
 
 
 def show_page(console: Console, path: Path) -> None:
