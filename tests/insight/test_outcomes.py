@@ -54,6 +54,14 @@ def test_a_rule_that_dropped_nothing_has_no_precision_and_no_truth_no_spurious_t
     assert not {name for name in found if "spurious" in name}
 
 
+def test_numbers_that_are_0_at_both_ends_are_shown(tmp_path: Path) -> None:
+    calls = {"tools/calls": 1, "response/count": 4, "tools/errors": 0, "tools/accuracy_with": 0.0}
+    found = measures(run(tmp_path, **{"policy/entropy": 0.0}, **calls))
+    assert found["entropy, first/last 5 steps"] == "0.000 → 0.000"
+    assert found["accuracy with a call, first/last 5 steps"] == "0.000 → 0.000"
+    assert not {name for name in found if "failed" in name}
+
+
 def test_a_run_without_a_finished_step_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run"):
         Outcome.read(tmp_path)

@@ -48,7 +48,7 @@ def test_sweeps_are_spaced_by_factors_or_by_distance() -> None:
         ("prob < TAU", {"A": [1.0], "B": [1.0]}, "sweep needs one name"),
         ("stapp", None, r"unknown preset 'stapp'. Did you mean 'stapo'"),
         ("prob", None, "expected a rule such as"),
-        ("prob<0.01 & advantage>0", None, "bind more tightly.*parentheses"),
+        ("prob<0.01 & advantage>0", None, "put each comparison in parentheses"),
     ],
 )
 def test_wrong_rules_and_sweeps_are_refused_in_words(rule: str, sweep: Any, message: str) -> None:

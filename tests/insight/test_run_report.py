@@ -15,7 +15,7 @@ from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.insight import Outcome
 from rlobj.insight.run_report import read_runs
 from rlobj.insight.run_report.figures import COLORS, PLOTS, Figure, figures
-from rlobj.insight.run_report.page import different_settings, summary
+from rlobj.insight.run_report.page import different_settings, summary, times
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -111,6 +111,19 @@ def test_the_summary_has_what_the_end_of_a_training_shows(tmp_path: Path) -> Non
     assert rows["held-out accuracy before"][2] == rows["held-out accuracy before"][0]
     assert rows["precision of the rule"] == ["3 (75%) of 4", "–", "–"]
     assert rows["time of all steps"] == ["0 min 32 s", "0 min 20 s", "–"]
+
+
+def test_times_of_phases_are_shares_of_the_step_and_add_up_to_it(tmp_path: Path) -> None:
+    beside = {f"time/{name}": 3.0 for name in ("updating", "sampling_hidden", "grading_hidden")}
+    shown = times(read_runs([write_run(tmp_path / "run", [step_line(1, **beside)])]))
+    assert list(shown) == ["step", "sampling", "forward", "backward", "other"]
+    assert shown["sampling"] == ["2.000 s (50.0%)"]
+
+
+def test_the_rules_of_a_run_stand_with_its_numbers(tmp_path: Path) -> None:
+    objective = {"drop": "prob < 0.01", "keep": "entropy.top(0.2)"}
+    runs = read_runs([write_run(tmp_path / "a", objective=objective), write_run(tmp_path / "b")])
+    assert summary(runs)["rules"] == ["drop prob < 0.01, keep entropy.top(0.2)", "–"]
 
 
 def test_where_files_are_written(tmp_path: Path) -> None:

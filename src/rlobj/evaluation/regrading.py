@@ -47,7 +47,6 @@ def regrade(
     Raises:
         ConfigError: no evaluation there, no responses, another type of reward, settings that the
             reward does not have, a new folder that is in use, or code without `trust`.
-        DataError: a gold answer that math-verify cannot read.
     """
     samples = Samples.open(path)
     settings, problems = samples.settings(), samples.problems()

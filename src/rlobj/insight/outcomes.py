@@ -33,7 +33,11 @@ _ENDS: dict[str, Callable[[Sequence[Line]], float | None]] = {
     "accuracy without": partial(_mean, "tools/accuracy_without"),
     "responses whose environment failed": partial(_mean, "turns/at_broken"),
 }
-"""What is compared between the first and the last steps; left out where it is 0 at both."""
+"""What is compared between the first and the last steps."""
+_OF_CALLS = ("calls per response", "calls that failed", "accuracy with a call", "accuracy without")
+"""Left out where there was no call."""
+_RARE = ("calls that failed", "responses whose environment failed")
+"""Left out where they are 0 at both ends."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,10 @@ class Outcome:
         steps, window = self.steps, window or self.window
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
-        texts = self._held_out()
+        texts, absent = self._held_out(), () if total(steps, "tools/calls") else _OF_CALLS
         for name, value in _ENDS.items():
-            ends = value(first), value(last)
-            if name == "accuracy without" and not total(steps, "tools/calls"):
-                continue
-            if any(ends) or (name == "reward" and ends != (None, None)):
+            ends = (None, None) if name in absent else (value(first), value(last))
+            if ends != (None, None) and (any(ends) or name not in _RARE):
                 words = ["none" if end is None else f"{end:.3f}" for end in ends]
                 texts[f"{name}, {when}"] = " → ".join(words)
         if steps:

@@ -10,6 +10,7 @@ from rlobj.base.errors import counted
 from rlobj.base.files import packaged, write_whole
 from rlobj.insight.numbers import Line, total
 from rlobj.insight.outcomes import Outcome
+from rlobj.insight.page.rules import objective_of, rules_of
 from rlobj.insight.run_report.figures import Plot, figures
 from rlobj.insight.run_report.runs import Run, read_runs
 from rlobj.reporting import visible
@@ -31,7 +32,9 @@ def summary(runs: Sequence[Run]) -> Table:
     columns = []
     for run, outcome in zip(runs, outcomes, strict=True):
         minutes, seconds = divmod(round(total(run.steps, "time/step")), 60)
-        column = {"steps": f"{run.steps[-1]['step'] if run.steps else 0:,.0f}"}
+        rules = rules_of(objective_of(run.settings)).items()
+        column = {"rules": ", ".join(f"{field} {rule}" for rule, field in rules)}
+        column |= {"steps": f"{run.steps[-1]['step'] if run.steps else 0:,.0f}"}
         column |= outcome.measures(window)
         if minutes or seconds:
             column["time of all steps"] = f"{minutes:,} min {seconds} s"
@@ -52,6 +55,7 @@ def times(runs: Sequence[Run]) -> Table:
     """Seconds a step by phase, the longest first, with their share of the step."""
     timed = [[line for line in run.steps if line.get("time/step")] for run in runs]
     phases = {metric for run in runs for metric in run.metrics if metric.startswith("time/")}
+    phases -= {"time/updating", "time/sampling_hidden", "time/grading_hidden"}  # beside the others
     every = [line for steps in timed for line in steps]
     longest_first = sorted(sorted(phases), key=lambda metric: -total(every, metric))
     columns = [
