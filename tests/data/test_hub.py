@@ -27,6 +27,9 @@ def test_single_split_is_used_only_with_fallback(hub_copy):
     assert len(list(hub_rows(str(hub_copy), None, "test", fallback=True))) == 6
     with pytest.raises(DataError, match="has the splits train, not 'test'"):
         list(hub_rows(str(hub_copy), None, "test", fallback=False))
+    write_parquet(hub_copy / "test-00000-of-00001.parquet", [verl_row("?", "1", "id")])
+    with pytest.raises(DataError, match=r"not 'dev'\. Use data\.split=train"):
+        list(hub_rows(str(hub_copy), None, "dev", fallback=True))
 
 
 def test_splits_can_be_joined(tmp_path):

@@ -247,7 +247,7 @@ def test_folder_is_split_by_file_names(tmp_path):
     for name, message in {
         "other": "no file with 'test'",
         "other/algebra.jsonl": r"data\.test_fraction=0\.1",
-        "other/algebar.jsonl": "is no file and no other source",
+        "other/algebar.jsonl": "no file '.*'. Did you mean '.*/algebra.jsonl'",
     }.items():
         with pytest.raises(DataError, match=message):
             load(tmp_path / name, "test")
@@ -271,9 +271,17 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
     [
         ("a.jsonl", '\n{"problem": \n', r"a\.jsonl:2: not JSON \("),
         ("a.jsonl", "\n{problem: 1}\n", r":2: not JSON \(.*char 1\)\); expected"),
+        ("a.jsonl", '{"problem": "\\ud800", "answer": "1"}', r":1, column 'problem': half a surr"),
+        ("a.jsonl", '{"problem": "A", "answer": "1", "id": "\\ud83d"}', r":1, column 'id': half"),
+        (
+            "a.json",
+            '[{"problem": "A", "answer": "1", "x": {"y": ["", "\\ud83d"]}}]',
+            r"a\.json, item 1, column 'x.y': half a surrogate pair",
+        ),
         ("a.json", "[" * 9999, r"a\.json: not JSON \(maximum recursion depth"),
         ("a.jsonl", '{"answer": ' + "9" * 9999, r"a\.jsonl:1: not JSON \(Exceeds the limit"),
         ("a.jsonl", '{"problem": "A", "answer": "1"}\n[1]\n', r"a\.jsonl:2: expected an object"),
+        ("a.json", '{\n"problem": "A"}', r"expected a list of rows.*a\.json:1: not JSON"),
         ("a.json", '[\n{"problem": }]', r"a\.json: not JSON \(.*: line 2 column 13"),
         ("a.csv", "problem,answer\nA,1\nB\n", r"a\.csv:3: malformed CSV"),
         ("a.csv", 'problem,answer\nA,"1\n', r"a\.csv:\d: malformed CSV"),
@@ -337,8 +345,11 @@ def test_error_names_the_row_that_cannot_be_read() -> None:
 def test_a_split_with_a_number_is_the_file_of_that_number(tmp_path):
     for year in (2023, 2024):
         write_lines(tmp_path / f"test{year}.jsonl", numbered(1))
-    [path] = split_files(tmp_path, "test2024", fallback=False)
-    assert path.name == "test2024.jsonl"
+    for split, names in (("test2024", [2024]), ("test", [2023, 2024])):
+        files = split_files(tmp_path, split, fallback=False)
+        assert [path.name for path in files] == [f"test{name}.jsonl" for name in names]
+    write_lines(tmp_path / "train1.jsonl", numbered(1))
+    assert split_files(tmp_path, "train", fallback=True) == [tmp_path / "train1.jsonl"]
 
 
 def test_the_fingerprint_of_problems_changes_with_any_text_and_with_nothing_else():
@@ -349,6 +360,8 @@ def test_the_fingerprint_of_problems_changes_with_any_text_and_with_nothing_else
         return fingerprint([Problem(id="a", prompt=prompt, answer=answer, extra=extra)])
 
     assert of() != of("at 0x2f")
-    assert of(thing=Thing()) == of(thing=Thing())
+    assert of(thing=Thing(), names={"b", "a"}) == of(thing=Thing(), names={"a", "b"})
+    for one, other in (({"a"}, {"b"}), (b"1", b"2"), (Decimal(1), Decimal(2))):
+        assert of(names=one) != of(names=other)
     values = numpy.arange(5000)
     assert of(values=values) != of(values=numpy.where(values == 2500, 0, values))

@@ -111,6 +111,7 @@ def test_a_file_is_converted_once_and_processes_wait_for_each_other(
 
     monkeypatch.setattr(gguf_files, "_make_dense", make)
     save_gguf(tmp_path / "m.gguf")
+    (empty_cache / ".unfinished").mkdir(parents=True)  # of a process that was killed
     folders: list[str] = []
 
     def ask() -> None:

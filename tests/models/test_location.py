@@ -14,7 +14,10 @@ def test_error_says_what_the_path_is_when_it_is_not_a_model(tmp_path):
     (tmp_path / "run" / "config.resolved.yaml").write_text("")
     with pytest.raises(ConfigError, match="is a file; a model is a folder, a GGUF file"):
         require_model(str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"is a run, not a model.*step-000002"):
+    with pytest.raises(ConfigError, match=r"is a run, not a model: name .*step-000002/model$"):
+        require_model(str(tmp_path / "run"))
+    (tmp_path / "run" / "checkpoints" / "step-000002").rmdir()
+    with pytest.raises(ConfigError, match="is a run, not a model: it has no checkpoint yet"):
         require_model(str(tmp_path / "run"))
     with pytest.raises(ConfigError, match=r"no run or model folder.*Did you mean '.*/run'"):
         require_model(str(tmp_path / "runn"))

@@ -101,6 +101,20 @@ def test_error_names_base_if_a_preset_names_a_preset(tmp_path: Path) -> None:
         layers_of(str(file), [])
 
 
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ({"data": {"system": "\ud83d"}}, "data.system"),
+        ({"sampling": {"stop": ["a", "\udc00"]}}, "sampling.stop"),
+        ({"model": {"chat_template_kwargs": {"a": {"b": "\ud83d"}}}}, "kwargs.a.b"),
+        ({"model": {"chat_template_kwargs": {"\ud83d": 1}}}, r"kwargs.\\ud83d"),
+    ],
+)
+def test_half_a_surrogate_pair_in_a_setting_is_refused_with_its_name(setting, path) -> None:
+    with pytest.raises(ConfigError, match=rf"{path} \(from here\): half a surrogate pair"):
+        compose("stapo", [("model", MODEL), ("here", setting)])
+
+
 def test_a_reward_of_a_preset_file_of_ones_own_is_kept_by_the_embedded_policy(
     tmp_path: Path,
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from benchmarks.harness import ask
 from tiny import EIGHT
-from transformers import Qwen3Config
+from transformers import DistilBertConfig, DistilBertForSequenceClassification, Qwen3Config
 
 import rlobj
 from rlobj.base.errors import ConfigError, Setting
@@ -28,6 +28,17 @@ from rlobj.sizing.workload import work
 def run(**sections: Any) -> RunConfig:
     above = {"model": {"name": "an/8B", **sections.pop("model", {})}, "data": {"source": "x.jsonl"}}
     return compose("grpo", [("here", {**above, **sections})])
+
+
+def test_a_reward_model_without_a_decoder_counts_with_its_own_parameters(tmp_path, caplog):
+    settings = DistilBertConfig(dim=64, hidden_dim=96, n_layers=2, n_heads=2, num_labels=1)
+    settings.save_pretrained(tmp_path)
+    config = run(rewards={"kind": "reward_model", "model": str(tmp_path)})
+    found = estimate(config, EIGHT, "ddp", 1).parts["reward model"]
+    with torch.device("meta"):
+        judge = DistilBertForSequenceClassification(settings)
+    assert found.scoring == 4 * sum(parameter.numel() for parameter in judge.parameters())
+    assert not caplog.text
 
 
 def test_ddp_holds_the_bytes_that_torch_measures():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -74,6 +74,22 @@ class Model(BaseModel):
         for key, text in cls.meanings().items():
             properties[key]["description"] = text
         return described
+
+
+def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts in a value that cannot be written to a file: dotted name and what is wrong."""
+    if isinstance(value, str):
+        if not value.isascii() and re.search(r"[\ud800-\udfff]", value):
+            wrong = f"half a surrogate pair is no character, got {value[:80]!a}"
+            yield name.encode(errors="backslashreplace").decode(), wrong
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            path = f"{name}.{key}" if name else str(key)
+            yield from half_surrogates(key, path)
+            yield from half_surrogates(inner, path)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from half_surrogates(inner, name)
 
 
 def _problems(error: ValidationError, model: type[Model]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from rlobj.base.errors import DataError, reported
 from rlobj.data.problems import Row
 
 EXAMPLE = '{"problem": "2+2?", "answer": "4"}'
-_SPLITS = re.compile(r"(train|test|eval|validation|valid|val|dev)(ing|s|set|data|uation)?")
+_SPLITS = re.compile(r"(train|test|eval|validation|valid|val|dev)(ing|s|set|data|uation)?[0-9]*")
 """Words that name a split: the first group."""
 
 
@@ -55,7 +55,8 @@ def split_files(folder: Path, split: str, *, fallback: bool) -> list[Path]:
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     split_by_file = {path: split_of(path.relative_to(folder)) for path in files}
-    if split_word := _SPLITS.fullmatch(split.lower()):
+    split_word = None if split[-1:].isdigit() else _SPLITS.fullmatch(split.lower())
+    if split_word:
         chosen = [path for path in files if split_by_file[path] == split_word[1]]
     else:
         chosen = [path for path in files if split.lower() in _words(str(path.relative_to(folder)))]
@@ -134,7 +135,9 @@ def _json(path: Path) -> Iterator[Row]:
     """A list of objects, or JSON lines."""
     text = path.read_text(encoding="utf-8-sig")
     if not text.lstrip().startswith("["):
-        yield from _json_lines(path)
+        expected = "expected a list of rows, [{...}, {...}], or one row in each line"
+        with reported(DataError, expected, DataError):
+            yield from _json_lines(path)
         return
     for number, row in enumerate(_parsed(text, str(path)), start=1):
         yield _object(row, f"{path}, item {number}")

@@ -124,7 +124,10 @@ def hub_rows(identifier: str, name: str | None, split: str, *, fallback: bool) -
     _, parts = first_available([HubSource(identifier, None, name)], f"'{identifier}'")
     if split not in parts:
         if not (fallback and len(parts) == 1):
-            raise no_test_split(f"'{identifier}' has the splits {', '.join(parts)}, not '{split}'")
+            what = f"'{identifier}' has the splits {', '.join(parts)}, not '{split}'"
+            if split == "test":
+                raise no_test_split(what)
+            raise DataError(f"{what}. Use ", Setting("data.split", next(iter(parts))))
         (split,) = parts
     yield from _rows(f"{identifier}[{split}]", parts[split])
 

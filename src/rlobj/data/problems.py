@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import random
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,8 +59,12 @@ def fingerprint(problems: Iterable[Problem]) -> str:
 
 
 def _written(value: Any) -> Any:
-    """A value that JSON does not have: the numbers of an array, the type of an object."""
-    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
+    """A value that JSON does not have: a set, an array, or an object without its address."""
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 class UniqueProblems:

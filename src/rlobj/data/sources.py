@@ -259,7 +259,7 @@ def load_problems(
         if len(kept) == config.limit:
             break
     counts = {
-        "left out %d rows with repeated questions": unique.repeated,
+        "left out %d rows with repeated questions": unique.repeated + reader.repeated,
         "%d repeated questions have different answers; the first row was kept": unique.disagreeing,
         **{f"left out %d rows without {part}": count for part, count in reader.left_out.items()},
     }
@@ -384,6 +384,10 @@ def require_source(source: str) -> None:
     readable = source in names or is_gym(source) or path.exists()
     if readable or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return
+    if path.suffix in SUFFIXES:
+        files = [str(file) for file in path.parent.glob("*") if file.suffix in SUFFIXES]
+        advice = nearest(str(path), files, spell_out=False)
+        raise DataError(f"there is no file '{source}'.{advice}")
     what = f"'{source}' is no file and no other source.{nearest(source, names, spell_out=False)}"
     raise DataError(f"{what} Expected {_EXPECTED}")
 

@@ -6,13 +6,12 @@ The weights in it are dense and float32, so everything that takes a model folder
 """
 
 import logging
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.digests import model_digest
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.files import settle
+from rlobj.base.files import remove, settle
 from rlobj.base.folders import lock_folder
 from rlobj.base.paths import path_of
 from rlobj.base.weights import load_complete
@@ -50,9 +49,13 @@ def dense_folder(name: str) -> str:
     with lock_folder(root, "writing to", wait=True):
         if not folder.is_dir():
             logger.warning("first use of %s: its weights are made dense in %s", file, folder)
-            with tempfile.TemporaryDirectory(dir=root) as made:
-                _make_dense(file.absolute(), Path(made, "model"))
-                settle(Path(made, "model"), folder)
+            made = root / ".unfinished"
+            remove(made)  # of a process that was killed
+            try:
+                _make_dense(file.absolute(), made)
+                settle(made, folder)
+            finally:
+                remove(made)
     return str(folder)
 
 

@@ -37,7 +37,9 @@ def require_model(name: str) -> None:
             raise MissingExtra("gguf", "gguf", f"reading {path}")
         return
     if is_run(path):
-        raise ConfigError(f"{name} is a run, not a model. Newest: {newest_checkpoint(path)}")
+        newest = newest_checkpoint(path)
+        advice = f"name {newest / 'model'}" if newest else "it has no checkpoint yet"
+        raise ConfigError(f"{name} is a run, not a model: {advice}")
     if path.is_dir():
         if not (path / "config.json").is_file():
             what = f"{name} is a folder without config.json"

@@ -5,7 +5,7 @@ from os.path import commonprefix
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError, Message, nearest
-from rlobj.base.validation import InvalidFields, UnknownKey
+from rlobj.base.validation import InvalidFields, UnknownKey, half_surrogates
 from rlobj.objectives.objective import Objective
 from rlobj.settings.layers import Layer, layers_of, merged
 from rlobj.settings.meaning import meaning_of
@@ -37,6 +37,8 @@ def build_config(layers: Sequence[Layer]) -> RunConfig:
     kinds = {name: getattr(default, name).kind for name in ("advantage", "surrogate", "divisor")}
     settings = merged([("defaults", {"objective": kinds}), *layers])
     try:
+        if broken := [*half_surrogates(settings)]:
+            raise InvalidFields(broken)
         return RunConfig(**settings)
     except InvalidFields as error:
         lines = []

@@ -16,7 +16,7 @@ from rlobj.rewards.reward_model import RewardModel
 from rlobj.settings.run_config import PLAIN, ModelConfig, RunConfig
 from rlobj.settings.scores import ScoreConfig
 from rlobj.sizing.activations import WORD, MicroBatch
-from rlobj.sizing.sizes import GIB, Size
+from rlobj.sizing.sizes import GIB, Size, classifier_parameters
 
 logger = logging.getLogger(__name__)
 MARGIN = 0.08
@@ -242,7 +242,7 @@ def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[
     models = [reward for reward in config.rewards.parts if isinstance(reward, RewardModel)]
     for model in models:
         if not model.device:
-            total = _parameters("rewards.model", str(model.model)) or size.total
+            total = _parameters("rewards.model", model.model, classifier=True) or size.total
             label = f"reward model {model.name or ''}".rstrip()
             yield label, Use.always(total * (4.0 if card is None else 2.0))
 
@@ -256,16 +256,21 @@ def _frozen_parameters(name: str, config: RunConfig, size: Size) -> int:
 
 
 @functools.cache
-def _parameters(setting: str, model: str, *, code: bool = False) -> int | None:
+def _parameters(
+    setting: str, model: str, *, code: bool = False, classifier: bool = False
+) -> int | None:
     """The parameters of another model than the policy; None, with a warning, if they are unknown.
 
     Args:
         setting: names the model.
         model: folder or hub id.
         code: its repository may have code.
+        classifier: it is a sequence classifier.
     """
     with reported(ConfigError, setting, ConfigError):
         try:
+            if classifier:
+                return classifier_parameters(model)
             return Size.named(ModelConfig(name=model, trust_remote_code=code)).total
         except UnreadableModel as error:
             logger.warning(f"{setting}: {error}. Its memory is counted as that of the policy")

@@ -119,6 +119,25 @@ class Size:
             raise unreadable(config.name, error) from error
 
 
+def classifier_parameters(name: str) -> int:
+    """The parameters of a sequence classifier.
+
+    Raises:
+        UnreadableModel: its `config.json` cannot be read.
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    try:
+        settings = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(
+                settings, trust_remote_code=False
+            )
+        return sum(parameter.numel() for parameter in model.parameters())
+    except Exception as error:  # as in `read_config`
+        raise unreadable(name, error) from error
+
+
 class Kind(NamedTuple):
     """Memory in GiB, operations a second in bfloat16, and bytes a second, at the most."""
 
