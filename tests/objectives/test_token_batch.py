@@ -35,6 +35,8 @@ def test_advantages_per_response_become_advantages_per_token() -> None:
     for advantages in ([5.0, 7.0], [[5.0, 5], [7, 9]]):
         padded = TokenBatch.from_padded(mask, zeros, advantages=torch.tensor(advantages))
         assert padded.advantages.tolist() == [5, 5, 7]  # type: ignore[union-attr]
+    with pytest.raises(BatchError, match="lengths follow from the mask"):
+        TokenBatch.from_padded(mask, zeros, lengths=[2, 1])
     assert batch.replace(advantages=[1.0, 2.0, 3.0]).advantages.tolist() == [1, 2, 3]  # type: ignore[union-attr]
 
 
@@ -221,6 +223,9 @@ TWICE = {"rewards": torch.zeros(2, 2)}
         ({"advantages": [1.0] * 4}, r"'advantages' has shape \[4\], expected \[2\] or \[3\]"),
         ({"rewards": [1.0, float("inf")]}, "column 'rewards' has an infinite reward"),
         ({**TWICE, "reward_names": ["right"]}, r"reward_names is \('right',\); expected 2"),
+        ({**TWICE, "reward_names": "ab"}, "reward_names is 'ab'; expected a list"),
+        ({"rewards": [1.0, 1j]}, "column 'rewards' has complex numbers"),
+        ({"columns": {"stage": [1, 1j, 2]}}, "column 'stage' has complex numbers"),
         ({**TWICE, "reward_names": ["right", "right"]}, "reward_names must differ"),
         ({**TWICE, "reward_weights": [1.0]}, "reward_weights is .*; expected 2"),
         ({"lengths": [4, -1]}, "column 'lengths' is .*each 0 or more"),

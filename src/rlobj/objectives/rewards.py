@@ -18,7 +18,7 @@ def check_rewards(
     """Check the rewards of a table.
 
     Raises:
-        BatchError: an infinite reward, a weight that is not a finite number, or the number of names
+        BatchError: an infinite reward, a weight that is not finite, or the number of names
             or weights is not K.
     """
     if rewards is None:

@@ -22,15 +22,17 @@ def read_column(name: str, value: Any, device: torch.device | None = None) -> to
         device: of the tensor; None = that of the value.
 
     Raises:
-        BatchError: it is no table of numbers.
+        BatchError: it is no table of real numbers.
     """
-    if isinstance(value, torch.Tensor):
-        return torch.as_tensor(value, device=device)
-    try:  # torch refuses arrays whose rows do not follow one another
-        value = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
-        return torch.as_tensor(value, device=device)
-    except _NO_NUMBERS as error:
-        raise BatchError(f"column '{name}' is {value!r:.60}, not numbers ({error})") from None
+    if not isinstance(value, torch.Tensor):
+        try:  # torch refuses arrays whose rows do not follow one another
+            value = np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
+            value = torch.as_tensor(value)
+        except _NO_NUMBERS as error:
+            raise BatchError(f"column '{name}' is {value!r:.60}, not numbers ({error})") from None
+    if value.is_complex():
+        raise BatchError(f"column '{name}' has complex numbers; expected real ones")
+    return torch.as_tensor(value, device=device)
 
 
 def numbers(name: str, value: Any, logprobs: torch.Tensor | None) -> torch.Tensor:
@@ -135,9 +137,11 @@ def flat_columns(
         per_token: the names of those that must be [B, T].
 
     Raises:
-        BatchError: a wrong value or shape, or rewards without groups.
+        BatchError: a wrong value or shape, lengths, or rewards without groups.
     """
     mask = trained_positions(mask)
+    if "lengths" in columns:
+        raise BatchError("lengths follow from the mask: leave them out")
     if columns.get("rewards") is not None and columns.get("groups") is None:
         raise BatchError("rewards need groups=[...], the same number for a prompt's responses")
     flat: dict[str, Any] = {"groups": torch.zeros(len(mask), dtype=torch.int64)}

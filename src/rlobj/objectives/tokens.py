@@ -132,6 +132,8 @@ class TokenBatch:
                 columns[name] = token_columns.numbers(name, columns[name], logprobs)
         for name in _SHARED:
             if name in names and (value := columns[name]) is not None:
+                if isinstance(value, str):
+                    raise BatchError(f"{name} is {value!r}; expected a list, one for each reward")
                 columns[name] = tuple(value.tolist() if hasattr(value, "tolist") else value)
         self._check_shapes(names)
         if not {"lengths", "turn", "turn_reward"}.isdisjoint(names):
@@ -499,7 +501,7 @@ class TokenBatch:
                 [B] or [B, K] and need `groups`, which is one group by default.
 
         Raises:
-            BatchError: a wrong value or shape, or rewards without groups.
+            BatchError: a wrong value or shape, lengths, or rewards without groups.
         """
         flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, PER_TOKEN)
         advantages = flat.pop("advantages", None)
