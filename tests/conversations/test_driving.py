@@ -16,6 +16,7 @@ from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import EnvironmentSettings, Turn
+from rlobj.conversations.environment import limited_text
 from rlobj.conversations.grading import sums
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
@@ -243,6 +244,13 @@ def test_too_many_failures_stop_the_run(model, monkeypatch):
         hold(model, Fails)
 
 
+def test_a_text_has_at_most_its_characters_beside_the_mark():
+    assert limited_text("1" * 20, 20) == "1" * 20
+    assert limited_text("1" * 10 + "2" * 15, 20) == (
+        "1111111111\n[5 characters were left out]\n2222222222"
+    )
+
+
 def test_a_long_observation_is_cut_as_that_of_a_tool(model):
     class Floods(Echo):
         def step(self, messages: Any) -> Turn:
@@ -268,6 +276,7 @@ class Odd(Echo):
         (Turn(reward=float("nan")), "the reward nan; expected a finite number"),
         (Turn(reward=10**400), "the reward 1000.*; expected a finite number"),
         (Turn(correct=1), "correct=1; expected True, False or None"),
+        (Turn(done="False"), "done='False'; expected True or False"),
         (Turn(observation=[{"role": "user"}]), "expected a text, or a list of messages"),
         (Turn(observation=[{"role": "user", "content": "", "at": Odd}]), "messages of plain data"),
     ],

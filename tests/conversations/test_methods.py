@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from chats import chat_tokenizer
 
 import rlobj
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import (
     EnvironmentSettings,
     MethodEnvironment,
@@ -22,6 +23,7 @@ from rlobj.conversations import (
     from_trl,
 )
 from rlobj.conversations.methods import made_environment
+from rlobj.conversations.named import NamedEnvironments
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Chat, Problem
 from rlobj.samplers import Response, SamplingSettings
@@ -200,6 +202,35 @@ def test_a_tool_may_be_called_step_and_a_reset_returns_a_text_or_none():
     assert (ended.done, ended.reward) == (True, 0.0)
     with pytest.raises(RunError, match="reset returned 3; expected None or a text"):
         run(made_by_trl(Odd)().reset(PROBLEM))
+
+
+def test_an_environment_without_its_methods_is_refused():
+    with pytest.raises(ConfigError, match=r"SimpleNamespace has no method reset$"):
+        made_by_trl(SimpleNamespace)()
+    with pytest.raises(ConfigError, match=r"Odd has no method step\. .*rlobj\.from_trl"):
+        made_environment(Odd, SETTINGS)
+
+
+NAMED = """
+import rlobj
+class Wrong:
+    def reset(self, **columns): pass
+    def act(self, action): return action
+class Right:
+    def reset(self, problem): pass
+    def step(self, messages): pass
+wrong = rlobj.from_trl(Wrong)
+"""
+
+
+def test_what_is_wrong_in_the_process_of_an_environment_is_an_error_of_the_settings(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(NAMED)
+    with pytest.raises(ConfigError, match="tool 'act' has no schema"):
+        NamedEnvironments(f"{file}:wrong", SETTINGS, str)
+    made = NamedEnvironments(f"{file}:Right", SETTINGS, lambda problem: problem.prompt)
+    with closing(made), pytest.raises(ConfigError, match="the column 'table' cannot be sent"):
+        run(made().reset(Problem("1", "Count.", "3", {"start": 1, "table": lambda: 5})))
 
 
 TOKENIZER = chat_tokenizer("qwen3")

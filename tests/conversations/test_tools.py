@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import math
 import os
@@ -231,6 +232,20 @@ def described(function: Any) -> Any:
     return function
 
 
+@described
+def positions(a: int, /, more: int = 0) -> int:
+    return a
+
+
+@functools.wraps(described(no_description))
+def no_arguments() -> int:
+    return 0
+
+
+no_description.__doc__ = "Return it."
+no_arguments.__name__ = "no_arguments"
+
+
 class Tools:
     @described
     def method(self, a: int) -> int:
@@ -240,6 +255,9 @@ class Tools:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (positions, "'a' parameter is positional only"),
+        (no_arguments, "got an unexpected keyword argument 'a'"),
+        (Tools.method, "missing a required argument: 'self'"),
         (math.sqrt, "Argument x is missing a type hint"),
         (no_docstring, "it has no docstring"),
         (no_type, "Argument a is missing a type hint"),
@@ -264,6 +282,14 @@ def test_methods_and_arguments_by_keyword_are_tools():
     assert [each["function"]["parameters"]["required"] for each in pool.schemas()] == [["a"]] * 2
     results = called(pool, ("keywords", {"a": 1}), ("method", {"a": 5}))
     assert [each.text for each in results] == ["2", "5"]
+
+
+def test_a_tool_in_a_file_that_cannot_be_called_by_names_is_refused():
+    with (
+        ToolPool(settings(f"{FILE}:by_position")) as pool,
+        pytest.raises(ConfigError, match="tool 'by_position' has no schema: 'a' parameter is"),
+    ):
+        pool.schemas()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 
 import numpy as np
@@ -98,6 +99,21 @@ def test_a_batched_function_may_return_an_array(kind):
 def test_a_batch_with_other_results_than_one_a_response_is_an_error(result):
     with pytest.raises(RunError, match="for 2 responses; expected a list of 2 rewards"):
         graded(lambda responses, answers: result, ["a", "b"], batched=True)
+
+
+@pytest.mark.parametrize("text", ["0.5", b"0.5", np.array("0.5"), np.str_("1")], ids=repr)
+@pytest.mark.parametrize("form", ["alone", "in a list", "in a mapping", "in a list of mappings"])
+def test_a_text_is_no_reward_and_its_function_is_named_with_file_and_line(text, form):
+    value = {"reward": text, "correct": True} if "mapping" in form else text
+
+    def score(response, answer):
+        return [value, value] if "list" in form else value
+
+    line = score.__code__.co_firstlineno
+    place = rf"expected a .*\n  at {re.escape(__file__)}, line {line}\n  response: 'a'"
+    batched = "list" in form
+    with pytest.raises(RunError, match=rf"returned .*(0\.5|1)'.* on problem 'p0'; {place}"):
+        graded(score, ["a", "b"] if batched else ["a"], batched=batched)
 
 
 def test_a_batch_that_fails_or_hangs_is_undecided_as_a_whole():

@@ -50,6 +50,11 @@ def pid(response, answer):
 def batch(responses, answers):
     return [len(each) for each in responses]
 
+async def writes_late(response, answer, box):
+    box.append(2)
+    await asyncio.sleep(0.1)
+    return len(box)
+
 async def waits(response, answer):
     if response == "hang":
         await asyncio.Event().wait()  # here
@@ -94,9 +99,13 @@ def test_a_function_gets_a_copy_of_the_data_with_all_its_types(mine):
     asked = [*problems("x", box=[1])] * 2
     with Custom(target=f"{mine}:writes").open() as grader:
         assert [each.reward for each in grader.score(["a", "b"], asked)] == [2, 2]
+    with Custom(target=f"{mine}:writes_late").open() as grader:
+        assert [each.reward for each in grader.score(["a", "b"], asked)] == [2, 2]
     assert asked[0].extra == {"box": [1]}
     with Custom(target=f"{mine}:keys").open() as grader:
         assert grader.score(["a"], problems("x", table={(1, "a"): 5}))[0].reward == 5
+        with pytest.raises(ConfigError, match="the column 'table' cannot be sent to a worker"):
+            grader.check(problems("x", table=lambda: 5))
 
 
 def test_what_a_function_prints_is_printed_here(mine, capsys):
@@ -154,6 +163,6 @@ def test_a_file_that_cannot_be_imported_is_told(tmp_path, text, message):
 
 def test_no_process_imports_what_is_not_trusted(tmp_path):
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w')")
-    with importing(()), pytest.raises(ConfigError, match="only if you trust it"):
+    with importing(()), pytest.raises(ConfigError, match="If you trust it, add trust=True"):
         Custom(target=f"{tmp_path}/mine.py:score").open()
     assert not (tmp_path / "seen").exists()

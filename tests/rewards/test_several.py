@@ -129,3 +129,18 @@ def test_the_number_of_workers_is_not_part_of_what_grades_depend_on():
     assert both[0] == both[1]
     assert not re.search("workers", str(both))
     assert "deadline" in both[0]["of"][0]
+
+
+def test_all_rewards_are_closed_also_if_one_of_them_fails(monkeypatch):
+    closed = []
+
+    def fails(self, *_):
+        closed.append(type(self))
+        raise RuntimeError
+
+    grader = RunConfig(rewards=LIST).rewards.open()
+    for part in grader._graders:
+        monkeypatch.setattr(type(part), "__exit__", fails)
+    with pytest.raises(RuntimeError):
+        grader.close()
+    assert len(closed) == 2

@@ -123,8 +123,10 @@ def checked_turn(turn: Any, name: str) -> Turn:
         expected = "expected Turn(observation, reward, done, correct)"
         raise RunError(f"{name} returned {shown(turn)}; {expected}")
     reward, right = checked_reward(turn.reward, name), turn.correct
-    if right is not None and type(right).__name__ not in ("bool", "bool_"):  # also that of numpy
+    if right is not None and not _is_bool(right):
         raise RunError(f"{name} returned correct={shown(right)}; expected True, False or None")
+    if not _is_bool(turn.done):
+        raise RunError(f"{name} returned done={shown(turn.done)}; expected True or False")
     heard: Any = turn.observation
     if not isinstance(heard, str):
         heard = checked_messages(heard, f"{name} returned the observation", "a text, or ")
@@ -180,6 +182,10 @@ def checked_messages(value: Any, what: str, other: str = "None, or ") -> list[Me
     return messages
 
 
+def _is_bool(value: Any) -> bool:
+    return type(value).__name__ in ("bool", "bool_")  # also that of numpy
+
+
 def _as_data(value: Any) -> Any:
     """The value as JSON has it; None if it is no JSON."""
     try:
@@ -188,14 +194,10 @@ def _as_data(value: Any) -> Any:
         return None
 
 
-_MARK = 64
-"""The most characters of a mark that something is left out."""
-
-
 def limited_text(text: str, most: int) -> str:
     """The beginning and the end of a text, as valid Unicode; a mark says what is left out."""
-    if len(text) > most + _MARK:
-        half, note = most // 2, f"\n[{len(text) - most:,} characters were left out]\n"
+    if (left := len(text) - most) > 0:
+        half, note = most // 2, f"\n[{left:,} characters were left out]\n"
         text = text[: most - half] + note + text[len(text) - half :]
     return text.encode("utf-8", "replace").decode()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.showing import shown
 from rlobj.conversations.environment import (
     Adapter,
@@ -140,10 +140,19 @@ def made_environment(
     settings: EnvironmentSettings,
     text: Callable[[Problem], str] = lambda problem: problem.prompt,
 ) -> Environment:
-    """The environment of one conversation."""
-    if isinstance(environment, TrlEnvironments):
-        return MethodEnvironment(environment.factory(), settings, text)
-    return environment()
+    """The environment of one conversation.
+
+    Raises:
+        ConfigError: it lacks a method.
+    """
+    trl = isinstance(environment, TrlEnvironments)
+    made: Any = environment.factory() if trl else environment()
+    for method in ("reset",) if trl else ("reset", "step"):
+        if not callable(getattr(made, method, None)):
+            advice = "" if trl else ". Objects of TRL need rlobj.from_trl(FACTORY)"
+            name = type(made).__name__
+            raise ConfigError(f"the environment {name} has no method {method}{advice}")
+    return MethodEnvironment(made, settings, text) if trl else made
 
 
 def tool_schemas(environment: Environment) -> Sequence[dict[str, Any]]:

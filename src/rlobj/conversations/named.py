@@ -35,10 +35,11 @@ from rlobj.conversations.environment import (
 from rlobj.conversations.methods import made_environment, tool_schemas
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
-from rlobj.workers.pool import Pool
+from rlobj.workers.pool import Pool, sendable
 from rlobj.workers.worker import Failure, Fork, NoReply
 
 _THREADS = DaemonThreads()
+_ERRORS = {error.__name__: error for error in (ConfigError, RunError)}
 
 
 class NamedEnvironments:
@@ -66,8 +67,12 @@ class NamedEnvironments:
         arguments = {"target": target, "settings": settings}
         process = f"{__name__}:_EnvironmentProcess"
         self._pool = Pool(1, process, arguments, start_seconds=math.inf)
-        with reported(ConfigError, f"target {target!r}", NoReply):
-            first = self()
+        try:
+            with reported(ConfigError, f"target {target!r}", NoReply):
+                first = self()
+        except BaseException:
+            self.close()
+            raise
         self.schemas = first.schemas
         first.end()
 
@@ -109,7 +114,8 @@ class NamedEnvironment(Adapter):
     async def reset(self, problem: Problem) -> list[Message] | None:
         """Begin a conversation."""
         on = f" on problem {problem.id!r}"
-        return await self._asked("reset", problem, text=self._text(problem), on=on)
+        with sendable(problem.extra.items()):
+            return await self._asked("reset", problem, text=self._text(problem), on=on)
 
     async def step(self, messages: Sequence[Message]) -> Turn:
         """Answer a turn of the policy; each call of one of TRL's methods has the deadline."""
@@ -145,8 +151,8 @@ class NamedEnvironment(Adapter):
             late = failed.reason == Failure.TIMEOUT
             text = late_text(self._deadline, on) if late else f"{failed}{on}"
             raise NoReply(failed.reason, f"{name} {text}") from failed
-        if kind == "nonsense":
-            raise RunError(value)
+        if kind in _ERRORS:
+            raise _ERRORS[kind](value)
         if kind:
             raise NoReply(kind, value)
         return value
@@ -173,7 +179,7 @@ class _EnvironmentProcess:
         except NoReply as failed:
             return failed.reason, str(failed)
         except (ConfigError, RunError) as error:
-            return "nonsense", str(error)
+            return type(error).__name__, str(error)
 
     async def _made(self) -> tuple[str, Sequence[dict[str, Any]]]:
         with suppress(OSError):  # a system without /proc

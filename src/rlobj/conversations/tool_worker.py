@@ -50,12 +50,14 @@ def schema_of(function: Any, name: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: the function has no docstring, or not all arguments have a type and a
-            description.
+            description, or it cannot be called with them.
     """
     from transformers.utils.chat_template_utils import get_json_schema
 
     try:
         schema = get_json_schema(function)
+        by_name = dict.fromkeys(schema["function"]["parameters"]["properties"])
+        inspect.signature(function, follow_wrapped=False).bind(**by_name)  # of a decorator
     except Exception as error:
         why = str(error.args[0] if error.args else error).rstrip("!. ")
         place = place_of(function) if callable(function) else ""

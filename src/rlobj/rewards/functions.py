@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import inspect
 import io
 import math
@@ -179,7 +180,7 @@ class NamedFunction:
         """The outcomes of calls, and what the function printed in them."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            outcomes = [*self._function.outcomes(calls)]
+            outcomes = [*self._function.outcomes([*map(copy.deepcopy, calls)])]
         return outcomes, printed.getvalue()
 
 
@@ -205,7 +206,7 @@ def _grade(value: Any) -> Grade:
     says = type(right).__name__ in ("bool", "bool_")  # also that of numpy
     columns = dict[str, ColumnValue]()
     try:
-        reward = math.nan if entries["reward"] is None else float(entries["reward"])
+        reward = math.nan if entries["reward"] is None else _number(entries["reward"])
         for name, number in (entries.get("columns") or {}).items():
             columns[str(name)] = column_value(number)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
@@ -227,13 +228,20 @@ def column_value(value: Any) -> ColumnValue:
     """
     many = bool(getattr(value, "shape", isinstance(value, list | tuple)))
     items = value if many else [value]
-    numbers = [math.nan if item is None else float(item) for item in items]
+    numbers = [math.nan if item is None else _number(item) for item in items]
     for item, number in zip(items, numbers, strict=True):
         if math.isinf(number):
             raise ValueError(value)
         if number.is_integer() and int(item) != number:
             raise ValueError(f"{item} is a whole number above 2^53, which columns do not hold")
     return numbers if many else numbers[0]
+
+
+def _number(value: Any) -> float:
+    """A value as a number; infinity for a text, such as "0.5", or an array of texts."""
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")
+    is_text = isinstance(value, str | bytes | bytearray) or kind in ("U", "S")
+    return math.inf if is_text else float(value)
 
 
 def _listed(result: Any) -> list[Any]:

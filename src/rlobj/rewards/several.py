@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -92,8 +93,9 @@ class _SeveralGrader(Grader):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for grader in self._graders:
-            grader.close()
+        with ExitStack() as stack:  # ends all of them, also if one raises
+            for grader in self._graders:
+                stack.push(grader)
 
     def check(self, problems: Sequence[Problem]) -> None:
         for grader in self._graders:

@@ -1,14 +1,15 @@
 """Worker processes that answer alike, and the count of calls that fail."""
 
 import logging
+import pickle
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import LifoQueue
 from typing import Any, TypeVar
 
-from rlobj.base.errors import RunError, counted
+from rlobj.base.errors import ConfigError, RunError, counted, reported
 from rlobj.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,25 @@ class Pool:
 
         with ThreadPoolExecutor(len(self.workers)) as threads:
             return list(threads.map(answer, questions))
+
+
+@contextmanager
+def sendable(columns: Iterable[tuple[str, Any]]) -> Iterator[None]:
+    """Name the column of problems that cannot be sent to a process.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    errors = pickle.PicklingError, TypeError, AttributeError
+    try:
+        yield
+    except errors:
+        for name, value in columns:
+            what = f"the column {name!r} cannot be sent to a worker process"
+            advice = ". Use numbers, texts and lists, or pass your function or class from Python"
+            with reported(ConfigError, what, *errors, advice=advice):
+                pickle.dumps(value)
+        raise
 
 
 class Failures:

@@ -20,6 +20,9 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.processes import ending, kill_tree
 from rlobj.workers import child
 
+_LOAD_SECONDS = 30.0
+"""Limit by the clock on the first load of a package, which is no time of the question."""
+
 
 class Failure(StrEnum):
     """Why a process that was replaced gave no reply: the question may be at fault, or the machine.
@@ -243,7 +246,7 @@ class Worker(_Answering):
             ) from error
         spent = False
         try:
-            value, reason = self.ask(*question, seconds=patience(self._deadline))
+            value, reason = self.ask(*question, seconds=_LOAD_SECONDS + patience(self._deadline))
         except NoReply as error:
             value, reason, spent = None, error.reason, error.spent
         if reason == Failure.MEMORY:
