@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -86,3 +88,11 @@ def test_texts_of_single_tokens():
     assert texts.text(10**6) == ""  # an embedding without a token
     [space, *_] = tokenizer(" a").input_ids
     assert texts.text(space) in (" ", " a")
+
+
+def test_tokens_that_are_bytes_are_joined_to_characters():
+    """A tokenizer with code of its own may name its tokens by bytes."""
+    pieces = [b"1", *(bytes([byte]) for byte in "€".encode())]
+    texts = TokenTexts(SimpleNamespace(convert_ids_to_tokens=pieces.__getitem__))
+    assert texts.text(0) == "1"
+    assert texts.joined(range(4)) == "1€"

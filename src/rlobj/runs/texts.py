@@ -62,6 +62,8 @@ class TokenTexts:
         text = self._tokenizer.convert_ids_to_tokens(int(token))
         if text is None:  # an embedding without a token
             return b""
+        if isinstance(text, bytes):  # tokenizers with code, such as the first Qwen's
+            return text
         if self._bytes:
             whole_bytes = all(character in self._bytes for character in text)
             return bytes(map(self._bytes.__getitem__, text)) if whole_bytes else text.encode()
