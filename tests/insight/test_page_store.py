@@ -16,6 +16,7 @@ from record_rows import dropped, write_records
 from rlobj.base.arrow import pc
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
+from rlobj.insight.opening import OpenRun
 from rlobj.insight.page.rows import PageRows, read_rows, whole_rows, with_parts
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.objectives.objective import Objective
@@ -127,6 +128,32 @@ def test_too_many_recorded_tokens_leave_the_oldest_steps_out(tmp_path: Path) -> 
     assert not page.touched
     assert "no place for the recorded tokens of 1 older step" in page.notes[0]
     assert [update.clauses[0].tokens for update in page.counts] == [407, 407, 407]
+
+
+def test_a_full_table_that_is_too_large_is_not_read_and_smaller_older_ones_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates = {step: random_update((step, 1), size, step) for step, size in ((1, 9), (2, 60))}
+    for step, update in updates.items():
+        write_step(tmp_path, step, update)
+    write_records(tmp_path, [dropped(step=2)])
+    read, tables = [], OpenRun.tables
+    monkeypatch.setattr(OpenRun, "tables", lambda *a: read.append(a[1]) or tables(*a))
+    page = read_rows(tmp_path, len(updates[1].table) + 5)
+    assert read == [1]
+    assert [each["step"] for each in page.updates] == [1]
+    assert {*page.rows["step"].to_pylist()} == {1, 2}
+    assert "of the full tables of step 2 it has the recorded tokens only" in page.notes[0]
+
+
+def test_the_newest_step_is_cut_where_it_alone_has_too_many_recorded_tokens(tmp_path: Path) -> None:
+    rows = [dropped(response=i, step=step) for step in (1, 2) for i in range(20)]
+    write_records(tmp_path, rows)
+    page = read_rows(tmp_path, 15)
+    assert page.rows["step"].to_pylist() == [2] * 15
+    assert page.rows["response"].to_pylist() == [*range(15)]
+    assert not page.touched
+    assert page.notes[1] == "Of step 2, the page has the first 15 recorded tokens."
 
 
 def test_a_damaged_full_table_is_noted_and_its_step_shows_the_record(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow
 import torch
 
-from rlobj.base.arrow import pc
+from rlobj.base.arrow import DAMAGED, pc, read_parquet
 from rlobj.base.errors import BatchError, ConfigError, counted
 from rlobj.base.interleaved import Interleaved
 from rlobj.base.paths import step_of
@@ -99,18 +99,14 @@ def read_rows(
     ]
     parts, updates, notes = [], [], []
     whole, left = set[int](), budget
-    steps = sorted({step_of(path) for path in step_files(run, "tables")}, reverse=True)
-    for done, step in enumerate(steps):
-        progress(done + 1, len(steps))
+    sizes, refused = _table_sizes(run), set[int]()
+    for done, (step, tokens) in enumerate(sizes, 1):
+        progress(done, len(sizes))
+        if tokens > left:
+            refused.add(step)
+            continue
         try:
             tables = list(opened.tables(step))
-            tokens = sum(len(update.table) for update in tables)
-            if tokens > left:
-                notes.append(
-                    f"A page has at most {budget:,} rows: of the full tables of "
-                    f"{listed(steps[done:])} it has the recorded tokens only."
-                )
-                break
             parts += [whole_rows(table, opened.texts, rules) for table in tables]
         except (ConfigError, BatchError, KeyError, TypeError, ValueError) as error:
             notes.append(f"Step {step} shows its recorded tokens only: {error}")
@@ -118,6 +114,11 @@ def read_rows(
         updates += [{"step": table.step, "update": table.update} for table in tables]
         whole.add(step)
         left -= tokens
+    if refused:
+        notes.append(
+            f"A page has at most {budget:,} rows: of the full tables of {listed(refused)} it has "
+            "the recorded tokens only."
+        )
     touched, counts = True, list[RecordedUpdate]()
     if parts and not table_files(run, "records"):
         notes.append("Only steps with full tables are shown: the run has no record.")
@@ -132,6 +133,17 @@ def read_rows(
     return PageRows(rows, updates, notes, objective, touched, counts)
 
 
+def _table_sizes(run: Path) -> list[tuple[int, int]]:
+    """The steps with full tables, the newest first, each with its number of tokens."""
+    sizes = Counter[int]()
+    for path in step_files(run, "tables"):
+        sizes[step_of(path)] += 0
+        with contextlib.suppress(*DAMAGED, KeyError):  # `read_tables` says what is wrong
+            tokens = read_parquet(path, columns=["tokens"])["tokens"]
+            sizes[step_of(path)] += pc.sum(pc.list_value_length(tokens)).as_py() or 0
+    return sorted(sizes.items(), reverse=True)
+
+
 def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:
     """Recorded rows that say which parts of the run's rules hold; populations are not known."""
     for rule in rules:
@@ -143,7 +155,9 @@ def with_parts(rows: Any, rules: Iterable[Rule]) -> Any:
 
 
 def _recorded(record: Record, whole: set[int], limit: int, notes: list[str]) -> tuple[Any, bool]:
-    """The recorded rows of the newest steps but those in `whole`, at most `limit`.
+    """The recorded rows of the newest steps but those in `whole`, at most `limit`; whole steps.
+
+    Of the newest step, the first rows if it alone has more.
 
     And whether each token of these steps that was touched or is spurious is there.
     """
@@ -153,14 +167,18 @@ def _recorded(record: Record, whole: set[int], limit: int, notes: list[str]) -> 
             sizes[update.step] += update.recorded
             touched &= update.recorded == update.recordable
     for step in sorted(sizes, reverse=True):
-        if sizes[step] > limit:
+        if sizes[step] > limit and (steps or not limit):
             break
         limit -= sizes[step]
         steps.append(step)
     if len(steps) < len(sizes):
         left = counted(len(sizes) - len(steps), "older step")
         notes.append(f"The page has no place for the recorded tokens of {left}.")
-    return encoded(record.rows(COLUMNS, steps=steps)), touched
+    rows = record.rows(COLUMNS, steps=steps)
+    if limit < 0:
+        rows, touched = rows[:limit], False
+        notes.append(f"Of step {steps[0]}, the page has the first {len(rows):,} recorded tokens.")
+    return encoded(rows), touched
 
 
 def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = ()) -> Any:
