@@ -92,8 +92,11 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
     settings, shown = flattened(merged(layers)), table("setting", "value", "from")
     rows = [(path, settings[path], name) for path, name in origins(layers).items()]
     rows += [
-        (made.setting, made.written(), f"auto: {made.reason}".rstrip(": ")) for made in run.choices
+        (made.setting, made.written(), f"auto: {made.reason}".rstrip(": "))
+        for made in run.choices
+        if made.written() != "auto"
     ]
+    shown.columns[0].no_wrap = True
     for path, value, origin in rows:
         shown.add_row(*map(Text, (path, plain_value(value), origin)))
     console.print("", shown, sep="\n")
