@@ -111,7 +111,7 @@ def train(
         from rlobj_cli.screen.training import DryRunScreen, explained, screen_of
 
     screen = DryRunScreen(Screen(quiet=not first_process())) if dry_run else screen_of(place)
-    with explained():
+    with explained(screen):
         rlobj.train(
             preset,
             from_run=from_run,
@@ -152,5 +152,5 @@ def resume(
 
     typed = setting_layers(settings, sampler=sampler, strategy=strategy, stop_on=stop_on)
     screen = screen_of(place)
-    with explained():
+    with explained(screen):
         rlobj.resume(run, settings=typed, processes=processes, trust=trust, progress=screen)

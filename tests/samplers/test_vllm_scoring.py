@@ -137,7 +137,9 @@ def test_a_run_learns_from_a_teacher_behind_a_server(plain, model, monkeypatch, 
     found = update.table.columns["teacher_logprob"]
     assert float((found - expected).abs().max()) < TOLERANCE
     refused = {**own, "objective": {"shape": "teacher_entropy"}}
-    with pytest.raises(ConfigError, match="a server gives the log-probs of some tokens"):
+    with pytest.raises(
+        ConfigError, match="over the whole vocabulary, and a server gives some tokens"
+    ):
         run_training(tiny_config(tmp_path / "policy", "grpo", **refused), tmp_path / "other")
 
 

@@ -93,7 +93,7 @@ def test_a_healthy_run_has_no_findings(tmp_path):
     short = {"training.steps": 30, "evaluation.every": 0, "checkpoint.every": 0}
     run = rlobj.train("20-entropy", data="addition", out=tmp_path / "run", settings=short).path
     diagnosis = rlobj.diagnose(run)
-    assert str(diagnosis).partition("\n")[0] == f"{run}, 30 steps: 0 findings"
+    assert str(diagnosis).partition("\n")[0] == f"{run}, 30 steps: no findings"
     assert {"collapse", "entropy", "truncation"} <= {*diagnosis.runs[0].checked}
 
 

@@ -86,7 +86,7 @@ def stale_head(load, now, before):
     ("fault", "message"),
     [
         (one_version_old, r"lm_head.weight \(packed\).*: has other values"),
-        (stale_head, r"^  lm_head.weight \(packed\): has other values"),
+        (stale_head, r"1 tensor, such as lm_head.weight \(packed\): has other values"),
     ],
 )
 def test_a_fault_inside_the_engine_is_named_in_its_step(
@@ -105,7 +105,7 @@ def test_a_fault_inside_the_engine_is_named_in_its_step(
 
 def test_weights_that_change_between_sync_and_sampling_are_named(trainer, engine):
     engine.model_runner.get_model().model.norm.weight.data.mul_(1.02)
-    with pytest.raises(RunError, match=r"  model.norm.weight: has other values"):
+    with pytest.raises(RunError, match=r"1 tensor, such as model.norm.weight: has other values"):
         run_step(trainer)
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.launched import first_process
 from rlobj.reporting.terminal import Screen, importing
+from rlobj.runs.metrics import read_metrics
 from rlobj.training.progress import RunScreen
 from rlobj.training.resolving import ResolvedRun
 from rlobj_cli.screen.console import calm_libraries
@@ -89,11 +90,20 @@ class RankScreen(ProgramScreen):
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Inside, an error of new processes, which they have shown, gives the program's exit code."""
+def explained(screen: RunScreen) -> Iterator[None]:
+    """Inside, a finding that stops the run shows the numbers so far.
+
+    Of new processes, the one that failed has shown its error, and its exit code is that of the
+    program.
+    """
     try:
         yield
     except (ConfigError, RunError) as error:
         if isinstance(error.__cause__, CalledProcessError):
             raise typer.Exit(error.__cause__.returncode) from None
+        run, finding = screen.run, getattr(error, "finding", None)
+        if run is not None and finding in run.config.training.stop_on and not screen.console.quiet:
+            from rlobj_cli.screen.runs import show_history
+
+            show_history(screen.console, run.config, run.path, read_metrics(run.path))
         raise

@@ -118,6 +118,15 @@ below 0.03. PPO implementations stop a step early at 0.015 to 0.03."""
 LARGE_RATIO, OFTEN, HUGE_RATIO = 10.0, 3, 100.0
 """A ratio of 10 is where the dual clip of JustRL and STARE cuts. One step may exceed it; three of
 ten may not, nor any step 100."""
+FAST = 10
+"""Steps in which only too large a learning rate destroys a policy."""
+
+
+def lost_fast(history: History) -> Facts:
+    """Accuracy or reward were lost within steps in which only too large a rate destroys it."""
+    facts = lost(history)
+    steps = history.steps[-1] - int(facts["best_step"]) if facts else 0
+    return {**facts, "steps": steps} if facts and steps <= FAST else None
 
 
 def not_finite(history: History) -> Facts:
@@ -330,6 +339,13 @@ CHECKS = (
         ("policy/kl_old",),
         moved_far,
         "the updates of a step move the policy by {kl:.3g} nats a token on average",
+        _LOWER,
+    ),
+    Check(
+        "update-too-large",
+        ("reward/mean", "reward/std"),
+        lost_fast,
+        "the {what} fell from {best:.3f} to {now:.3f} within {steps} steps",
         _LOWER,
     ),
     Check(
