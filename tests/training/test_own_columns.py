@@ -23,6 +23,7 @@ from rlobj.settings.presets import merge
 from rlobj.training import run_training
 from rlobj.training.new_run import check_functions, prepared
 from rlobj.training.resolving import ResolvedRun
+from rlobj.training.rollouts import own_columns
 
 CODE = """
 import random
@@ -39,6 +40,9 @@ def drawn(tokens, answer, hard, **row): return [random.random() + (x == answer) 
 def one(tokens, answer, **row): return len(tokens)
 def fails(tokens, answer, **row): return tokens[0] + 1
 def long(tokens, answer, **row): return [1] * 7
+def hangs(tokens, answer, **row):
+    while True: pass
+def ends(tokens, answer, **row): import os; os._exit(7)
 def large(response, answer, **row): return {"reward": 1.0, "columns": {"x": 2**53 + 1}}
 def large_of_tokens(tokens, answer, **row): return [-(2**53) - 1 for _ in tokens]
 """
@@ -151,9 +155,14 @@ def test_a_row_without_the_number_is_named_before_the_run(policy, tmp_path, row)
         ("reward", ["many", "many"], "Reward b: one before it returns 'x' as well"),
         ("mine.py:fails", ["good"], r"fails failed on problem .*: TypeError.*\n  at .*mine"),
         ("mine.py:long", ["good"], "mine.py:long returned as the column 'x' 7 values"),
+        ("mine.py:hangs", ["good"], "hangs failed on problem .*did not answer within 0.5 seconds"),
+        ("mine.py:ends", ["good"], "ends failed on problem .*ended its process with .*status 7"),
     ],
 )
-def test_a_wrong_value_ends_the_run_with_its_function(policy, tmp_path, columns, rewards, message):
+def test_a_wrong_value_ends_the_run_with_its_function(
+    policy, tmp_path, monkeypatch, columns, rewards, message
+):
+    monkeypatch.setattr(own_columns, "DEADLINE", 0.5)
     of = [{"kind": "custom", "target": f"mine.py:{function}"} for function in rewards]
     several = [{**each, "name": name} for each, name in zip(of, "ab", strict=False)]
     own = {"kind": "several", "of": several} if len(of) > 1 else of[0]

@@ -184,6 +184,33 @@ class NamedFunction:
         return outcomes, printed.getvalue()
 
 
+class ColumnFunction:
+    """A function of a response's tokens that settings name, in a worker process.
+
+    Args:
+        target: of the function.
+    """
+
+    opening = None
+
+    def __init__(self, target: str) -> None:
+        self._function = import_target(target)
+
+    def answer(
+        self, tokens: Sequence[str], answer: Any, columns: Mapping[str, Any], seed: int
+    ) -> tuple[ColumnValue, str]:
+        """What it returned; or NaN, and why that is no column."""
+        seed_generators(seed)
+        value = None
+        try:
+            value = self._function(tokens, answer, **columns)
+            return column_value(value), ""
+        except Exception as error:
+            place = place_of(self._function, traceback.walk_tb(error.__traceback__))
+            text = f"{type(error).__name__}: {shown(error, str)}; it returned {shown(value)}"
+            return math.nan, f"{text}. Expected a number, or a list with one for each token{place}"
+
+
 def _takes(function: Callable[..., Any], name: str) -> bool:
     """Whether a function can be called with an argument of this name."""
     try:

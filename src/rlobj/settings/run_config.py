@@ -132,7 +132,8 @@ class RunConfig(Model):
     columns: dict[str, str] = Field(default={})
     """columns of your own that rules read, by name: `data` (a number in the row of the problem),
     `reward` (returned by the reward function, `{"reward": 1.0, "columns": {NAME: 0.5}}`), or
-    `path/to/file.py:function`, a function `f(tokens, answer, **columns)` of the tokens' texts"""
+    `path/to/file.py:function`, a function `f(tokens, answer, **columns)` of the tokens' texts,
+    which runs in a process of its own, with 30 seconds for a response and 4 GiB"""
     sampling: SamplingConfig = SamplingConfig()
     """the rollouts"""
     training: TrainingConfig = TrainingConfig()

@@ -281,7 +281,8 @@ def check_functions(run: ResolvedRun) -> None:
     if config.columns and checked("columns"):
         from rlobj.training.rollouts.own_columns import OwnColumns
 
-        OwnColumns(config).check(run.problems.train)
+        with OwnColumns(config) as columns:
+            columns.check(run.problems.train)
     if (config.rewards.targets or config.rewards.models) and checked("rewards"):
         with inputs.grader(config, run.problems.train) as grader:
             grader.check(run.problems.train)

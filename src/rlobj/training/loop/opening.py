@@ -76,7 +76,8 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         opening = partial(_opening, inputs.callbacks, comm)
         with opening("loading the problems"):
             train, test = run.problems
-            OwnColumns(config).check(train)
+            columns = stack.enter_context(OwnColumns(config))
+            columns.check(train)
             check_named(config.environment, inputs.passed("environment"), inputs.tools)
             if config.model.name is None and inputs.passed("model") is None:
                 _require_readable(config, train, test)
@@ -115,6 +116,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         )
         collector = trainer.pipeline.collector
         collector.hints, collector.judge = hints, judge(config, inputs, policy.tokenizer)
+        collector.columns = columns
         stack.push(trainer.pipeline.end)
         changes = trainer.prepare_folder(newest, run.resumed, stack)
         with together(comm, "opening the trackers"):

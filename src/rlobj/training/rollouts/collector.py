@@ -101,6 +101,7 @@ class Collector:
         conversations: draws responses of several turns; None = a response is one turn.
         judge: finds spurious tokens, for the column `spurious`; None = the task cannot say.
         hints: encodes the prompts of scores that have one of their own; None = no score has.
+        columns: finds the values of the run's own columns; None = it has none.
     """
 
     config: RunConfig
@@ -112,6 +113,7 @@ class Collector:
     conversations: Conversations | None = None
     judge: Judge | None = None
     hints: Hints | None = None
+    columns: OwnColumns | None = None
 
     def collect(self, step: int) -> Rollout:
         """The step's groups with rewards; with dynamic sampling only groups with a signal.
@@ -194,7 +196,7 @@ class Collector:
                 grade=grade,
                 turn_rewards=turn_rewards(sample.turns, grade.reward, weight),
             )
-            columns = self._columns.of(response)
+            columns = {} if self.columns is None else self.columns.of(response, self._text)
             if self.judge is not None:
                 columns["spurious"] = self.judge(response)
             hints = {} if self.hints is None else self.hints(response)
@@ -205,8 +207,8 @@ class Collector:
         return [responses[i : i + size] for i in range(0, len(responses), size)]
 
     @functools.cached_property
-    def _columns(self) -> OwnColumns:
-        return OwnColumns(self.config, TokenTexts(self.policy.tokenizer).text)
+    def _text(self) -> Callable[[int], str]:
+        return TokenTexts(self.policy.tokenizer).text
 
     def _shaped(self, grades: list[Graded], samples: Sequence[Response]) -> list[Graded]:
         """The grades of samples with the penalty on overlong ones in their rewards."""

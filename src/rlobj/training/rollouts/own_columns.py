@@ -1,42 +1,68 @@
 """A run's own columns: numbers of responses or tokens from rows, rewards or functions."""
 
 import math
-import traceback
+import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
-from rlobj.base.errors import DataError, RunError, counted, reported
-from rlobj.base.showing import place_of, shown
-from rlobj.base.targets import import_target
+from rlobj.base.errors import ConfigError, DataError, RunError, counted, reported
+from rlobj.base.showing import shown
+from rlobj.base.targets import trusted_target
 from rlobj.data import Problem
 from rlobj.rewards.functions import ColumnValue, column_value
 from rlobj.samplers import Response
 from rlobj.settings.run_config import RunConfig
+from rlobj.workers.pool import Pool, sendable
+from rlobj.workers.worker import NoReply
+
+DEADLINE = 30.0
+"""Seconds that a function has for a response."""
+_MEMORY = 4 << 30
+"""Limit on the address space of the process that calls a function, in bytes."""
 
 
 class OwnColumns:
-    """Finds the values of `RunConfig.columns`.
+    """Finds the values of `RunConfig.columns`; its context ends the processes of functions.
 
     Args:
         config: of the run.
-        text: token id -> its text, for functions of one's own.
 
     Raises:
-        ConfigError: a function that cannot be imported.
+        ConfigError: a function that may not be imported.
     """
 
-    def __init__(self, config: RunConfig, text: Callable[[int], str] = str) -> None:
-        self._sources, self._rewards, self._text = config.columns, config.rewards, text
-        self._functions = {
-            name: import_target(source) for name, source in config.columns.items() if ":" in source
-        }
+    def __init__(self, config: RunConfig) -> None:
+        self._sources, self._rewards = config.columns, config.rewards
+        self._functions = dict[str, Pool]()
+        for name, source in config.columns.items():
+            if ":" in source:
+                trusted_target(source)
+                self._functions[name] = Pool(
+                    1,
+                    "rlobj.rewards.functions:ColumnFunction",
+                    {"target": source},
+                    memory=_MEMORY,
+                    start_seconds=math.inf,
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pool in self._functions.values():
+            pool.close()
 
     def check(self, problems: Sequence[Problem]) -> None:
-        """Check that the rows of all problems have the numbers that are read from them.
+        """Check that functions can be imported, and that all rows have the numbers that are read.
 
         Raises:
+            ConfigError: a function cannot be imported.
             DataError: a row without a finite number.
         """
+        for name, pool in self._functions.items():
+            what = f"columns.{name}={self._sources[name]}: its import"
+            with reported(ConfigError, what, NoReply), pool.worker() as worker:
+                worker.ready()
         for name in [name for name, source in self._sources.items() if source == "data"]:
             for problem in problems:
                 what = f"columns.{name}=data: {name!r} of problem {problem.id!r} is no number"
@@ -44,8 +70,12 @@ class OwnColumns:
                     if not math.isfinite(column_value(problem.extra[name])):  # nor is a list
                         raise ValueError(problem.extra[name])
 
-    def of(self, response: Response) -> dict[str, ColumnValue]:
+    def of(self, response: Response, text: Callable[[int], str]) -> dict[str, ColumnValue]:
         """The value of each column of a response: one, or one for each of its tokens.
+
+        Args:
+            response: with its grade.
+            text: token id -> its text, for functions.
 
         Raises:
             RunError: a function failed; or a value is missing or not finite although the response
@@ -57,7 +87,7 @@ class OwnColumns:
             if source == "data":
                 value = column_value(problem.extra[name])
             elif source != "reward":
-                value = self._called(name, response)
+                value = self._called(name, response, [*map(text, response.tokens)])
             many = isinstance(value, Sequence)
             values = value if many else [math.nan if value is None else value]
             finite = grade.undecided or all(map(math.isfinite, values))
@@ -71,15 +101,18 @@ class OwnColumns:
             columns[name] = values if many else values[0]
         return columns
 
-    def _called(self, name: str, response: Response) -> ColumnValue:
-        function, problem, value = self._functions[name], response.problem, None
-        try:
-            value = function([*map(self._text, response.tokens)], problem.answer, **problem.extra)
-            return column_value(value)
-        except Exception as error:
-            place = place_of(function, traceback.walk_tb(error.__traceback__))
-            raise RunError(
-                f"{self._sources[name]} failed on problem {problem.id!r}: {type(error).__name__}: "
-                f"{shown(error, str)}; it returned {shown(value)}. Expected a number, or a list "
-                f"with one for each token{place}"
-            ) from error
+    def _called(self, name: str, response: Response, texts: list[str]) -> ColumnValue:
+        problem = response.problem
+        what = f"{self._sources[name]} failed on problem {problem.id!r}"
+        columns = problem.extra.items()
+        with (
+            reported(RunError, what, NoReply),
+            self._functions[name].worker() as worker,
+            sendable(columns),
+        ):
+            seed = random.getrandbits(63)  # what it draws does not depend on the calls before
+            question = texts, problem.answer, dict(columns), seed
+            value, mistake = worker.ask(*question, seconds=DEADLINE)
+        if mistake:
+            raise RunError(f"{what}: {mistake}")
+        return value
