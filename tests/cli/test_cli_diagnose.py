@@ -41,7 +41,7 @@ def test_a_finding_is_one_line_on_the_screen_the_first_time(terminal: bool) -> N
 def test_a_silent_run_says_what_was_checked(tmp_path: Path) -> None:
     text = output(str(write_run(tmp_path / "run")), "--fail")
     assert "8 steps: no findings" in text
-    assert "checked: collapse, inert-setting" in text
+    assert "checked: collapse, update-too-large, inert-setting" in text
     assert "not checked, for lack of metrics: no-signal" in text
 
 

@@ -13,7 +13,7 @@ import torch
 from forked import call_in_ranks
 from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
-from transformers.utils.logging import is_progress_bar_enabled
+from transformers.utils.logging import enable_progress_bar, is_progress_bar_enabled
 
 from rlobj import ConfigError
 from rlobj.models import loading
@@ -194,6 +194,7 @@ def test_a_tensor_that_the_model_does_not_use_is_named_in_one_line(tmp_path, cap
     folder = save(tmp_path, "tied")
     old = {"model__layers__0__self_attn__rotary_emb__inv_freq": torch.ones(3)}
     change(folder, value_head__weight=torch.ones(2), **old)
+    enable_progress_bar()  # a command of another test may have hidden it
     model = load_model(ModelConfig(), str(folder), hollow=hollow)
     assert any(map(is_hollow, model.parameters())) is hollow
     assert is_progress_bar_enabled(), "of other models that the caller loads"

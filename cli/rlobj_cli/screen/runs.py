@@ -94,7 +94,7 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
     rows += [
         (made.setting, made.written(), f"auto: {made.reason}".rstrip(": "))
         for made in run.choices
-        if made.written() != "auto"
+        if made.reason or made.written() != "auto"
     ]
     shown.columns[0].no_wrap = True
     for path, value, origin in rows:

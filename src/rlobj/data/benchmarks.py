@@ -86,7 +86,7 @@ def load_benchmark(
     if not problems:
         raise DataError(f"{source}: no problem with an answer")
     counts = {
-        "rows repeat a question and were left out": unique.repeated,
+        "rows repeat a question and were left out": unique.repeated + reader.repeated,
         **{f"rows without {part} were left out": left for part, left in reader.left_out.items()},
     }
     notes = [f"{count} {what}" for what, count in counts.items() if count]
