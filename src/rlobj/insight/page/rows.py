@@ -174,7 +174,7 @@ def _recorded(record: Record, whole: set[int], limit: int, notes: list[str]) -> 
     if len(steps) < len(sizes):
         left = counted(len(sizes) - len(steps), "older step")
         notes.append(f"The page has no place for the recorded tokens of {left}.")
-    rows = record.rows(COLUMNS, steps=steps)
+    rows = record.rows([*COLUMNS], steps=steps)
     if limit < 0:
         rows, touched = rows[:limit], False
         notes.append(f"Of step {steps[0]}, the page has the first {len(rows):,} recorded tokens.")

@@ -1,5 +1,6 @@
 """What is replayed: objectives of presets, objectives, rules, and rules with a number to sweep."""
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -99,11 +100,11 @@ def read_sweep(sweep: Sweep | None) -> tuple[str, Sequence[float]]:
             raise ConfigError("sweep needs one name with values, such as {'TAU': [0.01, 0.1]}")
         return name, [float(value) for value in values]
     match = _SWEEP.fullmatch(sweep.replace(" ", ""))
-    name, low, high, count = match.groups() if match else ("", "", "", "")
-    try:
-        low, high, points = float(low), float(high), int(count or POINTS)
-    except ValueError:
-        points = 0
+    name, first, last, count = match.groups() if match else ("", "", "", "")
+    low = high = math.nan
+    points = 0
+    with contextlib.suppress(ValueError):
+        low, high, points = float(first), float(last), int(count or POINTS)
     if not (2 <= points <= MOST_POINTS and math.isfinite(high - low) and low < high):
         raise ConfigError(f"cannot read the sweep '{visible(sweep, 80)}'. {_USAGE}")
     space = np.geomspace if low > 0 and high >= 10 * low else np.linspace

@@ -243,7 +243,7 @@ class ObjectiveMixin(_Trainer):
 
     def _due(self, inputs: Inputs, scores: tuple[Tensor, Tensor]) -> Window:
         """The window of a micro-batch, planned; `scores` are those of its loss, detached."""
-        window = self._progress.window
+        window: Any = self._progress.window
         if not self.model.training:  # an update of its own, which changes no state
             window = Window([inputs], [], self.objective.replace(split=()))
             window.tables = [self._table(inputs, *scores)]

@@ -67,7 +67,8 @@ class OwnColumns:
             for problem in problems:
                 what = f"columns.{name}=data: {name!r} of problem {problem.id!r} is no number"
                 with reported(DataError, what, LookupError, TypeError, ValueError, OverflowError):
-                    if not math.isfinite(column_value(problem.extra[name])):  # nor is a list
+                    value = column_value(problem.extra[name])
+                    if not isinstance(value, float) or not math.isfinite(value):
                         raise ValueError(problem.extra[name])
 
     def of(self, response: Response, text: Callable[[int], str]) -> dict[str, ColumnValue]:
