@@ -218,7 +218,7 @@ def test_code_of_the_folder_of_an_evaluation_is_imported_only_with_trust() -> No
     assert not imported()
     printed("eval", "regrade", "own", "--reward", "code.py:score")
     assert imported()
-    printed("eval", "regrade", "own", "--trust")
+    printed("eval", "regrade", "own", "--trust", "--out", "again")
     assert imported()
 
 
