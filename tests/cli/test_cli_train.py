@@ -184,7 +184,7 @@ def test_resume_extends_a_run_and_saves_the_number_of_steps(finished, tmp_path, 
     assert [line["step"] for line in run.lines()] == [0, 1, 2, 3, 4, 5]
     assert config.training.steps == 5
     refused = printed("resume", "run", "--set", "training.steps=1", code=2)
-    assert "has 5 steps done already" in refused
+    assert "run has done 5 steps" in refused
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_eval_of_a_run_uses_its_own_problems(finished, monkeypatch):
     assert results["settings"]["max_tokens"] == 2
     monkeypatch.chdir(folder)
     refused = printed("eval", "run", "-n", "3", "--out", "results", code=2)
-    assert "results contains an evaluation with other settings" in refused
+    assert "results has an evaluation with other settings" in refused
 
 
 def test_a_rule_without_a_value_is_mended_and_the_run_started_anew(tmp_path: Path) -> None:

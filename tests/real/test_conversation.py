@@ -57,7 +57,7 @@ def test_the_policy_reads_what_the_calls_in_its_text_give(smollm2: Path, scratch
 @pytest.mark.parametrize(
     ("chat_template", "reason"),
     [
-        (True, "does not write the calls of tools.*false and environment.calls=hermes, and show"),
+        (True, "does not write the calls of tools.*false and environment.calls=hermes"),
         (False, r"Use environment\.calls=hermes"),
     ],
 )
