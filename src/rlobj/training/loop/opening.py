@@ -71,7 +71,6 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         config = run.config
         for callback in inputs.callbacks:
             callback.opened(run)
-        autocast = arithmetic(config.model)
         parallel = _open_parallel(config, accelerator, stack)
         opening = partial(_opening, inputs.callbacks, comm)
         with opening("loading the problems"):
@@ -104,7 +103,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
             stream = ProblemStream(train, config.data.weights, seed=config.seed)
             with reading(policy.model):
                 scorer = PolicyScorer(policy.model, config.training.packed)
-        clock = Clock(inputs.callbacks, parallel.device)
+        clock, autocast = Clock(inputs.callbacks, parallel.device), arithmetic(config.model)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
         with opening("opening the sampler"):
             sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial)
@@ -115,8 +114,8 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
             inputs.callbacks, policy, learner, stream, test, sampler, grader, folder, conversations
         )
         collector = trainer.pipeline.collector
-        collector.hints, collector.judge = hints, judge(config, inputs, policy.tokenizer)
-        collector.columns = columns
+        collector.hints, collector.columns = hints, columns
+        collector.judge = judge(config, inputs, policy.tokenizer)
         stack.push(trainer.pipeline.end)
         changes = trainer.prepare_folder(newest, run.resumed, stack)
         with together(comm, "opening the trackers"):
