@@ -235,7 +235,8 @@ class VllmServerSampler(VllmBase):
         parts = urlsplit(self._server.url)
         address = self._settings.broadcast_address
         if address is None:  # this machine's in its connection to the server
-            with socket.create_connection((parts.hostname or "", parts.port or 80), 10) as there:
+            server_port = parts.port or (443 if parts.scheme == "https" else 80)
+            with socket.create_connection((parts.hostname or "", server_port), 10) as there:
                 address = str(there.getsockname()[0])
         port, size, timeout = free_port(""), len(workers) + 1, self._settings.timeout
         return self._with_server(
