@@ -256,7 +256,7 @@ def test_weights_of_another_run_that_come_while_this_one_samples_are_found(serve
 
 @pytest.mark.slow
 def test_a_hung_server_is_waited_for_and_used_again(served, model):
-    sampler = synced(served, model, 70, timeout=1.0, patience=60)
+    sampler = synced(served, model, 70, timeout=3.0, patience=120)
     before = draw(sampler)
     running = served.server_processes()
     for pid in running:
@@ -266,7 +266,7 @@ def test_a_hung_server_is_waited_for_and_used_again(served, model):
         for pid in running:
             os.kill(pid, signal.SIGCONT)
 
-    threading.Timer(6, again).start()
+    threading.Timer(15, again).start()
     with pytest.raises(WeightsLost, match="does not answer"):
         draw(sampler)
     push(sampler, model, 71)  # it waits

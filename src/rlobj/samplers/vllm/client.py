@@ -72,7 +72,7 @@ class VllmServerSampler(VllmBase):
         about = self._server.wait(self._join)[0]
         self._context, self._vocabulary = about["max_model_len"], about["shape"]["vocab_size"]
         self.dtype: torch.dtype | None = getattr(torch, about["dtype"])
-        self._state: tuple[int, int] | None = self._status()
+        self._state: tuple[int, int] | None = self._server.wait(self._status)
         self._expected = self._state[0]
         self._group: WeightGroup | None = None
 

@@ -211,9 +211,10 @@ class Connection:
             )
         if status == 401:
             raise ConfigError(f"{shown}. Set {KEY_VARIABLE} to the key of the server.")
-        if status in (502, 503, 504) or (status >= 500 and path == "/v1/completions"):
+        closing = path != "/collective_rpc" or "after shutdown" in text
+        if status in (502, 503, 504) or (status >= 500 and closing):
             raise ServerGone(shown)
-        if status >= 500 and path != "/health":
+        if status >= 500:
             await self._send(session, HEALTH, self.timeout)  # fails if it has ended
         raise (RunError if status >= 500 else ConfigError)(shown)
 
