@@ -10,7 +10,7 @@ from rlobj.base.errors import BatchError
 
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
-_WHOLE = ("lengths", "groups", "ids", "staleness", "turn")
+_WHOLE = ("lengths", "groups", "ids", "rollouts", "staleness", "turn")
 
 
 def read_column(name: str, value: Any, device: torch.device | None = None) -> torch.Tensor:

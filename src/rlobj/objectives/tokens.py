@@ -19,7 +19,7 @@ from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import token_columns
 from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
 
-_PER_RESPONSE = ("groups", "ids", "rewards", "staleness")
+_PER_RESPONSE = ("groups", "ids", "rollouts", "rewards", "staleness")
 PER_TOKEN = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"),
     *("proxy_logprobs", "collision", "old_collision", "entropy_sensitivity"),
@@ -49,6 +49,9 @@ class TokenBatch:
         logprobs: [N], log π_θ(o_t) in nats; carries the gradient in `Objective.loss`.
         ids: int [B] or None, the response's id, unique over all ranks; for `Rule.sample`, and to
             find the rows of a table in a plan.
+        rollouts: int [B] or None, the id of the rollout that the response is a row of, unique over
+            all ranks; None = every response is a rollout of its own. The rows of a rollout, on any
+            rank, have one group and one reward.
         rewards: [B], or [B, K] for K rewards, or None; NaN = undecided: a response with an
             undecided reward is treated as empty.
         staleness: int [B] or None, steps between the weights that sampled the response and those
@@ -91,6 +94,7 @@ class TokenBatch:
     groups: Tensor
     logprobs: Tensor
     ids: Tensor | None = None
+    rollouts: Tensor | None = None
     rewards: Tensor | None = None
     staleness: Tensor | None = None
     old_logprobs: Tensor | None = None

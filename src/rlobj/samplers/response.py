@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rlobj.rewards.functions import ColumnValue
 
 
+ROWS = 10**9
+"""The distance between the ids of two rows of a rollout."""
+
+
 @dataclass(frozen=True)
 class ToolUse:
     """One call of a tool: what the record keeps of it.
@@ -47,6 +51,7 @@ class TurnRecord:
         uses: the calls of tools.
         end: "" = the conversation went on; else why it ended: "done" or a name in
             `conversations.environment.ENDS`.
+        number: of the turn in its rollout, over all its rows, from 0.
     """
 
     size: int
@@ -57,6 +62,7 @@ class TurnRecord:
     correct: bool | None = None
     uses: tuple[ToolUse, ...] = ()
     end: str = ""
+    number: int = 0
 
 
 @dataclass(slots=True, repr=False)
@@ -80,8 +86,10 @@ class Response:
         weight_version: the version of the last `sync`; 0 before the first.
         turns: of a conversation: its turns; `tokens` and `logprobs` are those of all turns, and
             `text` is that of the last one. () = the response is one turn.
-        id: unique in the step over all ranks; in an evaluation, the index among the problem's
-            responses.
+        began: why this row of its rollout began: "" = with the rollout, "restart" = the
+            environment gave the policy a new context, "call" = the policy answers as a sub-agent.
+        id: unique in the step over all ranks; row k of rollout r has r + k·10⁹. In an evaluation,
+            the rollout is the index among the problem's.
         group: id of its prompt's group, unique in the step over all ranks.
         problem: the problem that it answers.
         grade: its grade. In training, its rewards have the length penalty; several rewards end with
@@ -100,6 +108,7 @@ class Response:
     finish: Literal["stop", "length"]
     weight_version: int
     turns: Sequence[TurnRecord] = ()
+    began: Literal["", "restart", "call"] = ""
     id: int = 0
     group: int = 0
     problem: Problem = None  # pyright: ignore[reportAssignmentType]  # before grading
@@ -123,6 +132,11 @@ class Response:
         ends = itertools.accumulate(turn.size for turn in self.turns)
         heard = [(end, turn.observed) for end, turn in zip(ends, self.turns, strict=True)]
         return Interleaved(self.tokens, heard)
+
+    @property
+    def rollout(self) -> int:
+        """The id of its rollout, that of the rollout's first row."""
+        return self.id % ROWS
 
     @property
     def reward(self) -> float:
