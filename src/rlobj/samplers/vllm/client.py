@@ -25,7 +25,7 @@ from rlobj.installation import check_version
 from rlobj.samplers.types import Feed, WeightsLost
 from rlobj.samplers.vllm.auth import is_local
 from rlobj.samplers.vllm.broadcast import WeightGroup
-from rlobj.samplers.vllm.connection import Connection
+from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.installed import SUPPORTED
 from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
@@ -131,6 +131,8 @@ class VllmServerSampler(VllmBase):
 
         def answered(item: Any, answer: Any) -> None:
             choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+            if any(choice["finish_reason"] == "abort" for choice in choices):
+                raise ServerGone(f"the server at {self._server.url} ended during a response")
             arrived(item, list(map(completion, choices)))
 
         self._require_weights()
