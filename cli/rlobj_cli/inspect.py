@@ -143,7 +143,8 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
         for token, line in zip(tokens, lines, strict=True):
             if key == (token["text"], token["effect"], token["clause"]):
                 numbers = (number(token[name], places) for name, places in digits.items())
-                cells = (f"step {token['step']}", *numbers)
+                began = f", {visible(token['began'], 20)}" if token["began"] else ""
+                cells = (f"step {token['step']}{began}", *numbers)
                 shown.add_row(line, *(Text(cell, "dim") for cell in cells))
     return shown
 

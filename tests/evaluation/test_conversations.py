@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from typing import Any
 
 import pytest
@@ -13,8 +14,15 @@ from typer.testing import CliRunner
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.conversations import Turn
+from rlobj.data import Problem
 from rlobj.evaluation import compare, regrade
+from rlobj.evaluation.report.page import write_page
+from rlobj.evaluation.responses import sample_and_grade
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
+from rlobj.rewards import Reward
+from rlobj.runs.evaluation_samples import Samples
+from rlobj.samplers import Response, SamplingSettings
+from rlobj.samplers.response import TurnRecord
 from rlobj_cli.app import app
 
 ROWS = [{"prompt": f"{a}*7=", "answer": str(7 * a)} for a in range(10, 18)]
@@ -164,3 +172,53 @@ def test_a_run_is_evaluated_with_its_environment_and_its_code_needs_trust(model,
     assert stored["environment"]["max_turns"] == 1
     own = runner.invoke(app, [*command[:-1], str(tmp_path / "own"), "--environment", "calculator"])
     assert own.exit_code == 0, own.output
+
+
+def test_a_conversation_of_several_rows_is_one_sample(tmp_path):
+    """Its rows are a turn that calls a sub-agent and goes on, the sub-agent, and a new context."""
+
+    def row(began: str, numbers: list[int], finish: str = "stop") -> Response:
+        turns = [TurnRecord(2, f"t{n}", array("i"), number=n, end="") for n in numbers]
+        ids = [1] * 2 * len(turns)
+        text = turns[-1].text
+        return Response([5], ids, [0.0] * len(ids), text, finish, 0, turns, began)  # type: ignore[arg-type]
+
+    class Conversing:
+        def sample(self, problems, *, count, settings, seeds, done=None):
+            return [
+                [row("", [0, 2]), row("call", [1]), row("restart", [3], "length")],
+                [row("", [0])],
+            ]
+
+    problems = [Problem("a", "1*7=", "t3"), Problem("b", "2*7=", "14")]
+    stored = Samples(tmp_path)
+    stored.write_problems({"evaluation": problems})
+    arguments: Any = (None, None, problems)
+    with Reward.build("exact").open() as grader:
+        graded = sample_and_grade(
+            *arguments,
+            grader,
+            SamplingSettings(max_tokens=9),
+            count=1,
+            seed=0,
+            samples=stored,
+            conversations=Conversing(),  # type: ignore[arg-type]
+        )
+    assert graded.accuracy == 0.5
+    assert (graded.samples, graded.numbers["responses"]) == (1, 2)
+    assert (graded.numbers["length_mean"], graded.numbers["truncated"]) == (5, 0.5)
+    lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [len(line["turns"]) for line in lines] == [4, 1]
+    assert [turn["text"] for turn in lines[0]["turns"]] == ["t0", "t1", "t2", "t3"]
+    began = [(turn.get("row"), turn.get("began")) for turn in lines[0]["turns"]]
+    assert began == [(None, None), (1, "call"), (None, None), (2, "restart")]
+    again = Samples(tmp_path)
+    again.read()
+    assert [*again.responses] == [*stored.responses]
+    turns = again.responses["evaluation", "a", 0].turns
+    assert [(turn.row, turn.began) for turn in turns] == [
+        *((0, ""), (1, "call"), (0, ""), (2, "restart"))
+    ]
+    write_page(tmp_path / "report.html", [graded], {"model": "m"})
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("row 1, call; reward 0") == page.count("row 2, restart; reward 0") == 1

@@ -57,6 +57,7 @@ def write_table(run: Path) -> None:
             TokenBatch(
                 lengths=torch.full((2 * PER_GROUP,), LENGTH),
                 groups=torch.arange(2 * PER_GROUP) // PER_GROUP,
+                rollouts=torch.tensor([0, 1, 2, 0, 4, 5, 6, 7]),
                 ids=torch.arange(2 * PER_GROUP),
                 rewards=torch.tensor([1.0, 0, 0, 1] * 2),
                 logprobs=logprobs,
@@ -72,7 +73,9 @@ def write_table(run: Path) -> None:
     plan = OBJECTIVE.plan([table], {}, clauses=True)
     ids = [list(range(LENGTH)) for _ in range(2 * PER_GROUP)]
     columns = (logprobs, entropy, collision, sensitivity)
-    seen = ObservedUpdate(OBJECTIVE, {}, table, plan, [([8, 9], each) for each in ids], *columns)
+    sequences = [([8, 9], each) for each in ids]
+    began = ["", "", "", "restart", *[""] * PER_GROUP]
+    seen = ObservedUpdate(OBJECTIVE, {}, table, plan, sequences, *columns, began)
     write_tables(run, STEP, [(1, seen)], (0, 1), {})
 
 
@@ -116,6 +119,16 @@ def show(browser: Browser, page: Path, **state: str | int) -> None:
 def enter(browser: Browser, **state: str | int) -> None:
     """Other fields of the filter, and wait until they were read."""
     awaited(browser, f"(go({json.dumps(state)}), applyFilter())")
+
+
+def test_the_rows_of_a_rollout_stand_together_each_with_what_began_it(browser, page):
+    show(browser, page, step="2", group="0")
+    script = "[...document.querySelectorAll('article')].map((each) => each.textContent)"
+    cards = browser.run(script)
+    titles = ["response 0", "rollout 0, row 1: restart", "response 1", "response 2"]
+    assert all(card.startswith(title) for card, title in zip(cards, titles, strict=True))
+    prompts = browser.run("document.querySelectorAll('article .heard').length")
+    assert prompts == 1  # that of the new context
 
 
 def text_of(browser: Browser, selector: str) -> str:

@@ -39,6 +39,22 @@ def test_columns_steps_and_rows_can_be_chosen(run):
     )
 
 
+def test_in_a_record_of_before_rollouts_each_response_is_one(run):
+    file = run / "records" / "step-000002.parquet"
+    now = parquet.read_table(file)
+    old = now.drop_columns(["rollout", "began"])
+    metadata = {key: value for key, value in now.schema.metadata.items() if b"digest" not in key}
+    parquet.write_table(old.replace_schema_metadata(metadata), file)
+    rows = read_records(run, ["rollout", "step", "began"])
+    assert rows.column_names == ["rollout", "step", "began"]
+    whole = read_records(run)
+    assert rows["rollout"].to_pylist() == whole["response"].to_pylist()
+    assert rows["began"].null_count == len(rows) > len(now)
+    short = now.drop_columns(["prob"]).replace_schema_metadata(metadata)
+    parquet.write_table(short, file)
+    refused("cannot be read", run)
+
+
 def refused(match, *arguments, read=read_records):
     with pytest.raises(ConfigError, match=match):
         list(read(*arguments)) if read is read_tables else read(*arguments)

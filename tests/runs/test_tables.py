@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from runs import ranks, write_config
-from test_recorder import observed_of
+from test_recorder import observed_of, recorded
 from tiny import tiny_config
 
 from rlobj import ConfigError
+from rlobj.insight.opening import observed_again
 from rlobj.objectives.tokens import PER_TOKEN
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.tables import read_tables, write_tables
@@ -131,6 +134,39 @@ def test_a_process_without_responses_writes_a_part_without_rows(tmp_path):
     assert update.table.rewards.isnan().any()
     plan = update.objective.plan([update.table], update.state)
     assert torch.equal(plan.weights[0], observed.plan.weights[0])
+
+
+def test_tables_and_records_keep_the_rows_of_rollouts_and_what_began_them(tmp_path):
+    """The rows of a rollout lie apart in the table, and together in the record."""
+    observed = observed_of("stapo")
+    table, first, began = observed.table, dict[tuple[int, float], int](), list[str]()
+    pairs = [*zip(table.groups.tolist(), table.rewards.nan_to_num(7).tolist(), strict=True)]
+    for pair, number in zip(pairs, table.ids.tolist(), strict=True):
+        began.append("restart" if pair in first else "")
+        first.setdefault(pair, number)
+    rollouts = torch.tensor([first[pair] for pair in pairs])
+    several = replace(observed, table=table.replace(rollouts=rollouts), began=began)
+    write_tables(tmp_path, 1, [(1, several)], (0, 1), {})
+    [update] = read_tables(tmp_path)
+    assert torch.equal(update.table.rollouts, rollouts)
+    assert update.table.rollouts.dtype == torch.int64
+    assert update.began == observed_again(update).began == began
+    rows = recorded(tmp_path, several).rows(["response", "rollout", "began"]).to_pylist()
+    at = {number: place for place, number in enumerate(table.ids.tolist())}
+    for row in rows:
+        assert row["rollout"] == rollouts[at[row["response"]]]
+        assert row["began"] == (began[at[row["response"]]] or None)
+    order = [(row["rollout"], row["response"]) for row in rows]
+    assert order == sorted(order)
+    assert "restart" in {row["began"] for row in rows}
+
+
+def test_a_table_without_rollouts_has_no_column_of_them(tmp_path):
+    write_tables(tmp_path, 1, [(1, observed_of("stapo"))], (0, 1), {})
+    [update] = read_tables(tmp_path)
+    assert (update.table.rollouts, update.began) == (None, ())
+    names = parquet.read_schema(tmp_path / "tables/step-000001-rank-0.parquet").names
+    assert not {"rollout", "began"} & {*names}
 
 
 def test_code_that_an_objective_names_is_not_imported(policy, tmp_path):

@@ -58,6 +58,7 @@ def described(turn: TurnRecord) -> dict[str, Any]:
         "seconds": sum(use.seconds for use in calls_of(turn)),
         "end": turn.end,
         "uses": [asdict(use) for use in turn.uses],
+        **({"row": turn.row, "began": turn.began} if turn.row else {}),
     }
 
 
@@ -72,6 +73,8 @@ def turn_of(line: Mapping[str, Any]) -> TurnRecord:
         correct=line["correct"],
         uses=tuple(ToolUse(**use) for use in line.get("uses", ())),
         end=line["end"],
+        row=line.get("row", 0),
+        began=line.get("began", ""),
     )
 
 

@@ -15,6 +15,7 @@ from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.rewards import Grader
 from rlobj.runs.evaluation_samples import Key, Samples
 from rlobj.samplers import Response, Sampler, SamplingSettings, derive_seed
+from rlobj.samplers.response import whole
 
 
 def sample_and_grade(
@@ -95,8 +96,8 @@ def _store(
     index: int,
     group: Sequence[Response],
 ) -> None:
-    """Store the response to a prompt; a second time changes nothing."""
-    key, [response] = keys[index], group
+    """Store the response to a prompt, all rows as one; a second time changes nothing."""
+    key, response = keys[index], whole(group)
     if key not in samples.responses:
         no_ids: Any = {"prompt": (), "tokens": (), "logprobs": ()}
         samples.add({key: replace(response, **no_ids, id=key[2], seed=seeds[index])})

@@ -41,7 +41,7 @@ _READABLE = (*_RECORDED, *_DERIVED)
 TOKEN_BY_TOKEN = nodes.Arithmetic | nodes.Column | nodes.Compare | nodes.Constant
 TOKEN_BY_TOKEN |= nodes.Function | nodes.Logic | nodes.Negative | nodes.Not | nodes.When
 """Nodes whose value at a token depends on this token alone."""
-_WIDE = ("response", "group")  # ids that float32 would round
+_WIDE = ("rollout", "response", "group")  # ids that float32 would round
 
 
 def read_filter(where: str | Expr) -> Expr:

@@ -27,7 +27,7 @@ _key = operator.itemgetter(*KEYS)
 MEANS = ("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "spurious")
 """Columns whose mean a group has; `spurious` is then a share."""
 _PLACE = ("step", "update", "response", "position")
-SHOWN = (*_PLACE, "turn", "group", *KEYS, "before", "after", "weight", *MEANS)
+SHOWN = (*_PLACE, "turn", "group", "rollout", "began", *KEYS, "before", "after", "weight", *MEANS)
 """Columns of the examples."""
 
 

@@ -86,7 +86,8 @@ def observed_again(update: UpdateTable) -> ObservedUpdate:
     plan, unknown = objective.plan([table], state, clauses=True), table.logprobs * torch.nan
     columns = {name: getattr(table, name) for name in POLICY}
     current = {name: unknown if values is None else values for name, values in columns.items()}
-    return ObservedUpdate(objective, state, table, plan, update.sequences, **current)
+    began = {"began": update.began}
+    return ObservedUpdate(objective, state, table, plan, update.sequences, **current, **began)
 
 
 def _texts(tokenizer: Any, text_of: Callable[[int], str | None]) -> TokenTexts:

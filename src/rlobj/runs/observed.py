@@ -35,6 +35,7 @@ class ObservedUpdate:
         entropy: H, nats, [N].
         collision: Σ π², [N].
         entropy_sensitivity: see `TokenScores.entropy_sensitivity`, nats, [N].
+        began: of each response, see `Response.began`; () = not known.
     """
 
     objective: Objective
@@ -46,6 +47,7 @@ class ObservedUpdate:
     entropy: torch.Tensor
     collision: torch.Tensor
     entropy_sensitivity: torch.Tensor
+    began: Sequence[str] = ()
 
     @cached_property
     def old_logprobs(self) -> torch.Tensor:

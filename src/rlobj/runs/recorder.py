@@ -29,9 +29,9 @@ from rlobj.runs.texts import TokenTexts
 from rlobj.samplers import Response
 from rlobj.settings.run_config import RunConfig
 
-OPTIONAL = ("source", "conversation")
+OPTIONAL = ("source", "conversation", "began")
 """Columns that a table lacks if no response has a value."""
-_ORDER = [(name, "ascending") for name in ("update", "response", "position")]
+_ORDER = [(name, "ascending") for name in ("update", "rollout", "response", "position")]
 
 
 class Recorder:
@@ -128,7 +128,8 @@ def write_samples(
 
     Each of several rewards has a column, such as `reward_format`. With several sources, the column
     `source` has their labels. `response` is the last message of a conversation, and the column
-    `conversation` has all turns, as JSON.
+    `conversation` has all turns, as JSON. The rows of a rollout stand together, in order; without
+    several rows in any, there are no columns `rollout` and `began`.
 
     Args:
         run: the run's folder.
@@ -140,6 +141,8 @@ def write_samples(
     """
     columns = {
         "id": [r.id for r in responses],
+        "rollout": [r.rollout for r in responses],
+        "began": [r.began for r in responses],
         "group": [r.group for r in responses],
         "problem": [r.problem.id for r in responses],
         "prompt": [r.problem.prompt for r in responses],
@@ -165,6 +168,8 @@ def write_samples(
     parts = comm.gather(columns)
     if not comm.rank:
         whole = {key: [value for part in parts for value in part[key]] for key in columns}
+        if not any(whole["began"]):
+            del whole["rollout"]
         for name in OPTIONAL:
             if not any(whole[name]):
                 del whole[name]

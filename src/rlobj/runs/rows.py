@@ -54,13 +54,16 @@ def rows_of(
     ids = [observed.sequences[i][1][t] for i, t in zip(response, position, strict=True)]
     distinct, which = np.unique(np.array(ids, np.int64), return_inverse=True)
     before, after = texts.contexts(observed.sequences, response, position, context)
+    began = [each or None for each in observed.began] or [None] * len(table.ids)
     codes, spurious = numpy(plan.clauses.codes[rows]), numpy(observed.spurious[rows])
     causes = pyarrow.array(codes, mask=codes < 0)
     effects, clauses = ([cause[part] for cause in plan.clauses.causes] for part in (0, 1))
     columns |= {
         "step": np.full(len(rows), place[0]),
         "update": np.full(len(rows), place[1]),
+        "rollout": numpy(table.ids if table.rollouts is None else table.rollouts)[response],
         "response": numpy(table.ids)[response],
+        "began": pyarrow.array(began, "string").take(pyarrow.array(response)),
         "group": numpy(table.groups)[response],
         "reward": rewards[response],
         "position": position,

@@ -55,6 +55,7 @@ class UpdateTable:
         sequences: prompt ids and response ids of each response; those of a conversation are an
             `Interleaved`.
         facts: how the policy was scored: temperature, ...
+        began: of each response, see `Response.began`; () = no rollout has several rows.
     """
 
     step: int
@@ -67,6 +68,7 @@ class UpdateTable:
     causes: Sequence[tuple[str, str]]
     sequences: Sequence[tuple[Sequence[int], Sequence[int]]]
     facts: Mapping[str, Any]
+    began: Sequence[str] = ()
 
 
 def write_tables(
@@ -126,6 +128,9 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
         "prompt": pyarrow.array(prompts, ids),
         "tokens": pyarrow.array(tokens, ids),
     }
+    if table.rollouts is not None:
+        columns["rollout"] = pyarrow.array(numpy(table.rollouts))
+        columns["began"] = pyarrow.array(observed.began or [""] * size, "string")
     if any(gaps):  # the policy read these ids before the token at this place
         places = [[place for place, _ in read] for read in gaps]
         columns["read_at"] = pyarrow.array(places, ids)
@@ -211,6 +216,7 @@ def _read_step(first: Path, written: Mapping[str, Any], trust: bool) -> Iterator
             causes=[(effect, clause) for effect, clause in described["causes"]],
             sequences=_sequences(rows),
             facts=written["facts"],
+            began=rows["began"].to_pylist() if "began" in rows.column_names else (),
         )
 
 
@@ -237,6 +243,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         lengths=torch.from_numpy(lengths.to_numpy().copy()),
         groups=torch.from_numpy(rows["group"].to_numpy().copy()),
         ids=torch.from_numpy(rows["response"].to_numpy().copy()),
+        rollouts=_own(rows["rollout"])[:, 0] if "rollout" in present else None,
         rewards=rewards if rewards is None or not names else rewards.reshape(len(rows), -1),
         reward_names=names,
         reward_weights=described["reward_weights"],

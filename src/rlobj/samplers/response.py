@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rlobj.base.interleaved import Interleaved
@@ -52,6 +52,7 @@ class TurnRecord:
         end: "" = the conversation went on; else why it ended: "done" or a name in
             `conversations.environment.ENDS`.
         number: of the turn in its rollout, over all its rows, from 0.
+        row: of the turn in its rollout, from 0, and what began it; `whole` sets both.
     """
 
     size: int
@@ -63,6 +64,8 @@ class TurnRecord:
     uses: tuple[ToolUse, ...] = ()
     end: str = ""
     number: int = 0
+    row: int = 0
+    began: str = ""
 
 
 @dataclass(slots=True, repr=False)
@@ -155,6 +158,36 @@ class Response:
             f"Response({self.text!r}, {len(self.prompt)} + {self.length} tokens, {self.finish!r}, "
             f"version {self.weight_version})"
         )
+
+
+def rollouts_of(responses: Iterable[Response]) -> list[list[Response]]:
+    """The rows of each rollout, of whole rollouts one after another."""
+    rollouts: list[list[Response]] = []
+    for response in responses:
+        rollouts += [] if response.began else [[]]
+        rollouts[-1].append(response)
+    return rollouts
+
+
+def whole(rows: Sequence[Response]) -> Response:
+    """A rollout as one response: what graders, metrics and evaluations count.
+
+    It has the turns of all rows in the order of time and `length` of all rows, but no tokens. All
+    else is of the last row that is no sub-agent's. A rollout of one row is that row.
+
+    Args:
+        rows: of the rollout, in order.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    last = [row for row in rows if row.began != "call"][-1]
+    turns = [
+        replace(turn, row=i, began=row.began) for i, row in enumerate(rows) for turn in row.turns
+    ]
+    none: Any = {"prompt": rows[0].prompt, "tokens": (), "logprobs": (), "turn_rewards": ()}
+    turns.sort(key=lambda turn: turn.number)
+    length = sum(row.length for row in rows)
+    return replace(last, **none, turns=turns, began="", id=rows[0].id, length=length)
 
 
 def packed(code: Literal["i", "f"], values: Iterable[Any]) -> array[Any]:

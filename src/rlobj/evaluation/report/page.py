@@ -161,7 +161,8 @@ def _texts_that_fit(benchmarks: Sequence[GradedBenchmark], budget: int) -> dict[
 def _turn(number: int, turn: TurnRecord) -> str:
     """A turn of the policy, and what the environment answered."""
     uses = [visible(f"{use.name}: {use.error}" if use.error else use.name, 80) for use in turn.uses]
-    parts = [f"reward {turn.reward:.3g}", f"calls {', '.join(uses)}" if uses else ""]
+    row = f"row {turn.row}, {turn.began}" if turn.row else ""
+    parts = [row, f"reward {turn.reward:.3g}", f"calls {', '.join(uses)}" if uses else ""]
     note = "; ".join(filter(None, [*parts, ENDS.get(turn.end, "")]))
     heard = "\n".join(map(visible, turn.observation.split("\n")))
     return (

@@ -1,8 +1,8 @@
 """The rows of a page: all tokens of steps with full tables, and the recorded tokens of the others.
 
-A row is a token of an update, in the order of step, update, group, response and position, with the
-columns of the record. Tokens that belong to another phase of the objective are shown, too, and do
-not count: their `in_phase` is false. It is null for recorded tokens.
+A row is a token of an update, in the order of step, update, group, rollout, response and position,
+with the columns of the record. Tokens that belong to another phase of the objective are shown, too,
+and do not count: their `in_phase` is false. It is null for recorded tokens.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ BUDGET = 1_000_000
 """Rows of a page."""
 RECORDED = 100_000
 """Recorded rows of a page, each with the text before and after it."""
-ORDER = ("step", "update", "group", "response", "position")
+ORDER = ("step", "update", "group", "rollout", "response", "position")
 
 
 @dataclass(frozen=True)

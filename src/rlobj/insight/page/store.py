@@ -22,7 +22,7 @@ from rlobj.base.arrow import pc
 from rlobj.insight.page.rows import ORDER, PageRows
 from rlobj.reporting.pages import pack
 
-PER_RESPONSE = ("step", "update", "group", "response", "reward", "prompt")
+PER_RESPONSE = ("step", "update", "group", "rollout", "response", "began", "reward", "prompt")
 """Columns with one value per response; so are rewards by name, `reward:NAME`."""
 
 
@@ -33,7 +33,7 @@ def store_data(page: PageRows) -> tuple[dict[str, Any], dict[str, bytes]]:
     def element(content: bytes) -> str:
         return ids.setdefault(pack(content), f"column-{len(ids)}")
 
-    keys = np.stack([_numbers(rows[name]) for name in ORDER[:4]])
+    keys = np.stack([_numbers(rows[name]) for name in ORDER[:5]])
     first = np.ones(len(rows), bool)
     first[1:] = (keys[:, 1:] != keys[:, :-1]).any(0)
     starts = np.flatnonzero(first).astype(np.int32)

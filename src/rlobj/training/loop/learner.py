@@ -429,7 +429,8 @@ class Learner:
                 )
                 for name in POLICY
             }
-        return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns)
+        began = {"began": [response.began for response in batch.responses]}
+        return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns, **began)
 
     # The sampler's log-probs beside the policy's.
 

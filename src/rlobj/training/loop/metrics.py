@@ -13,6 +13,7 @@ from rlobj.conversations.grading import sums as conversation_sums
 from rlobj.objectives.statistics import Comm
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
 from rlobj.samplers import Response
+from rlobj.samplers.response import rollouts_of, whole
 from rlobj.training.rollouts.collector import Rollout, has_signal
 
 
@@ -24,6 +25,8 @@ def rollout_metrics(
     epochs: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Reward, accuracy and length of all sampled responses, and how many of them are trained on.
+
+    A rollout of several rows is one response.
 
     There is no accuracy where no grade says which responses are right.
     Responses that dynamic sampling left out count too: it keeps groups with an accuracy between 0
@@ -40,40 +43,41 @@ def rollout_metrics(
     local = [_sums(kind, names, decoupled, epochs) for kind in (rollout.responses, rollout.dead)]
     sums = comm.sum(torch.tensor([[*counts.values()] for counts in local], dtype=torch.float64))
     kept, dead = (dict(zip(local[0], values, strict=True)) for values in sums.tolist())
-    whole = {name: kept[name] + dead[name] for name in kept}
+    both = {name: kept[name] + dead[name] for name in kept}
 
     def mean(name: str, over: str = "responses") -> float:
-        return whole[name] / whole[over] if whole[over] else math.nan
+        return both[name] / both[over] if both[over] else math.nan
 
-    judged = whole["judged"] and whole["judged"] + whole["cut"]  # an environment says what is right
-    reward = mean("reward", "decided")
+    judged = both["judged"] and both["judged"] + both["cut"]  # an environment says what is right
+    reward, several = mean("reward", "decided"), both["rows"] > both["responses"]
     return {
         "reward/mean": reward,
         "reward/std": math.sqrt(max(mean("reward_square", "decided") - reward * reward, 0.0)),
-        **({"reward/accuracy": whole["right"] / judged} if judged else {}),
-        "reward/undecided": whole["undecided"],
+        **({"reward/accuracy": both["right"] / judged} if judged else {}),
+        "reward/undecided": both["undecided"],
         "reward/undecided_share": mean("undecided"),
         "reward/no_answer_share": mean("no_answer"),
         **{f"reward/{cause}_share": mean(cause) for cause in NOT_COMPARED},
         "reward/groups": kept["groups"],
         **{f"reward/{name}/mean": mean(f"reward/{name}", "decided") for name in names},
-        "groups/without_signal": whole["silent_groups"],
+        "groups/without_signal": both["silent_groups"],
         "groups/without_signal_share": mean("silent_groups", "groups"),
-        "response/count": whole["responses"],
+        "response/count": both["responses"],
         "response/length_mean": mean("tokens"),
         "response/truncated": mean("truncated"),
         "response/truncated_right": mean("truncated_right", "truncated_judged"),
         "sampling/batches": float(rollout.batches),
-        "sampling/dead_groups": whole["groups"] - kept["groups"] - rollout.surplus,
+        "sampling/dead_groups": both["groups"] - kept["groups"] - rollout.surplus,
         "sampling/surplus_groups": float(rollout.surplus),
-        "tokens/sampled": whole["tokens"],
+        **({"rollout/rows": mean("rows"), "rollout/tokens": mean("tokens")} if several else {}),
+        "tokens/sampled": both["tokens"],
         "tokens/step": kept["tokens"],
         **{f"data/{name}/epoch": epoch for name, epoch in epochs.items()},
         **{
             f"data/{name}/share": kept[f"data/{name}"] / max(kept["responses"], 1)
             for name in epochs
         },
-        **(_conversations(whole) if whole["turns"] else {}),
+        **(_conversations(both) if both["turns"] else {}),
     }
 
 
@@ -98,9 +102,10 @@ def _conversations(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sums(
-    responses: Sequence[Response], names: Sequence[str], decoupled: bool, sources: Iterable[str]
+    rows: Sequence[Response], names: Sequence[str], decoupled: bool, sources: Iterable[str]
 ) -> dict[str, float]:
-    """Sums over some responses of this rank, by what they count."""
+    """Sums over some rollouts of this rank, by what they count."""
+    responses = [*map(whole, rollouts_of(rows))]
     groups = [list(group) for _, group in groupby(responses, lambda r: r.group)]
     decided = [r for r in responses if not math.isnan(r.reward)]
     verdicts = [r.grade.correct for r in responses if r.grade.correct is not None]
@@ -110,6 +115,7 @@ def _sums(
     with_calls = [r.grade.correct for r in called]
     return {
         "responses": len(responses),
+        "rows": len(rows),
         "groups": len(groups),
         "silent_groups": sum(len(g) > 1 and not has_signal(g, decoupled) for g in groups),
         "decided": len(decided),
@@ -122,7 +128,7 @@ def _sums(
         "right": sum(verdicts),
         "judged_with": sum(verdict is not None for verdict in with_calls),
         "right_with": sum(verdict is True for verdict in with_calls),
-        "tokens": sum(len(r.tokens) for r in responses),
+        "tokens": sum(r.length for r in responses),
         "truncated": len(truncated),
         "truncated_judged": sum(r.grade.correct is not None for r in truncated),
         "truncated_right": sum(r.grade.correct is True for r in truncated),

@@ -1,7 +1,7 @@
 "use strict";
 /* The panel with every column of one token, in a fixed place with a fixed order. */
 
-const PLACE = ["step", "update", "group", "response", "turn", "position", "token"];
+const PLACE = ["step", "update", "group", "rollout", "response", "began", "turn", "position", "token"];
 const cells = new Map(); // name -> the element of its value
 let shown = -1; // row in the panel: the one that was clicked, or one under the pointer
 
@@ -45,6 +45,7 @@ async function showDetails(row) {
     ...Object.fromEntries([...PLACE, ...COLUMNS.map(({ name }) => name)].map((name) => [name, number(column(name)[row])])),
     effect: visible(effect, 40),
     clause: visible(word("clause", row) ?? "–", 2000),
+    began: visible(word("began", row) ?? "–", 40),
     spurious: ["no", "yes"][column("spurious")[row]] ?? "not judged",
   };
   for (const { field, parts: each } of about.rules)

@@ -10,7 +10,7 @@ let turns = 0; // number of the newest filter; older ones end when they notice
 /* The columns with a range in the filter, such as "0.1..0.9"; the first ones are always shown. */
 const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious"].filter(store.has);
 const RANGED = [...new Set([...FIRST, ...Object.keys(store.meta.columns)])].filter(
-  (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|response|token|in_phase|holds:.*)$/s.test(name),
+  (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|rollout|response|token|in_phase|holds:.*)$/s.test(name),
 );
 const rangeOf = (name) => `range:${name}`;
 const readers = new Map(); // key of the state -> a function that reads its field
@@ -77,10 +77,11 @@ function keepText(text) {
 function showCount() {
   const page = { start: 0, end: store.size };
   const [found, all] = [chosen.mask, chosen.inside].map((mask) => countIn(page, (row) => mask[row]));
-  const responses = store.responses.filter(({ start, end }) => chosen.mask.subarray(start, end).includes(1));
+  const among = store.responses.filter(({ start, end }) => chosen.mask.subarray(start, end).includes(1));
+  const responses = new Set(among.map(({ step, update, rollout }) => `${step} ${update} ${rollout}`)).size;
   const text = `${number(found)} of ${number(all)} tokens of this page (${percent(found / all)})`;
   byId("found").textContent = chosen.narrowed
-    ? `${text} in ${number(responses.length)} response${responses.length === 1 ? "" : "s"}`
+    ? `${text} in ${number(responses)} response${responses === 1 ? "" : "s"}`
     : `${number(all)} tokens of this page`;
 }
 

@@ -61,7 +61,7 @@ function drawResponses() {
   toPlace();
 }
 
-function card(response) {
+function card(response, index, group) {
   const { start, end, whole } = response;
   const mean = (name) => {
     const known = column(name).subarray(start, end).filter((value) => !Number.isNaN(value));
@@ -79,7 +79,11 @@ function card(response) {
     chunk.style.minHeight = `${(to - from) * HEIGHT[kind]}rem`;
     body.append(chunk);
   }
-  const name = make("h3", {}, `response ${response.response}`);
+  const row = group.slice(0, index).filter(({ rollout }) => rollout === response.rollout).length;
+  const prompt = row && word("prompt", start);
+  if (prompt) body.prepend(make("div", { class: "heard" }, visible(prompt, 20_000)));
+  const later = `rollout ${response.rollout}, row ${row}: ${visible(word("began", start) ?? "", 40)}`;
+  const name = make("h3", {}, row ? later : `response ${response.response}`);
   return make("article", {}, make("header", {}, name, make("p", { class: "counts" }, facts.join(" · "))), body);
 }
 
@@ -154,7 +158,7 @@ function buildResponses() {
   change("color");
   explainRows(byId("group-responses"));
   drawMarks();
-  const after = (draw) => () => load(["prob", "reward", "advantage", "prompt", "read", state.color]).then(draw);
+  const after = (draw) => () => load(["began", "prob", "reward", "advantage", "prompt", "read", state.color]).then(draw);
   const paintAll = () => byId("group-responses").querySelectorAll("[data-row]").forEach(look);
   on(["step", "update", "group"], after(drawResponses), "responses");
   on(["at"], after(toPlace), "responses");

@@ -12,12 +12,12 @@
 //   store.text(row)                  the token's text ("text" must be loaded)
 //   store.has(name), store.names     columns of the page
 //   store.updates                    [{step, update, start, end, whole}], rows start to end - 1
-//   store.responses                  [{step, update, group, response, start, end, whole}]; whole ones
+//   store.responses                  [{step, update, group, rollout, response, start, end, whole}]; whole ones
 //                                    may have no rows
 
 function openStore() {
   const meta = JSON.parse(document.getElementById("store-meta").textContent);
-  const KEYS = ["start", "step", "update", "group", "response"];
+  const KEYS = ["start", "step", "update", "group", "rollout", "response"];
   const ARRAYS = {
     float32: Float32Array, float64: Float64Array, int32: Int32Array, bool: Uint8Array, text: Int32Array,
   };
@@ -47,7 +47,7 @@ function openStore() {
 
   // The updates and responses, from the columns of the responses.
   function arrange() {
-    const [starts, steps, numbers, groups, ids] = KEYS.map((name) => own.get(name));
+    const [starts, steps, numbers, groups, rollouts, ids] = KEYS.map((name) => own.get(name));
     const whole = new Set(meta.updates.map(({ step, update }) => `${step} ${update}`));
     for (let i = 0; i < starts.length; i++) {
       const [step, update, start] = [steps[i], numbers[i], starts[i]];
@@ -58,7 +58,8 @@ function openStore() {
         updates.push(last);
       }
       last.end = end;
-      responses.push({ step, update, group: groups[i], response: ids[i], start, end, whole: last.whole });
+      const [group, rollout, response] = [groups[i], rollouts[i], ids[i]];
+      responses.push({ step, update, group, rollout, response, start, end, whole: last.whole });
     }
   }
 
