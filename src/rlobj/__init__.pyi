@@ -7,6 +7,7 @@ from .base.errors import DataError as DataError
 from .base.errors import MissingExtra as MissingExtra
 from .base.errors import RlobjError as RlobjError
 from .base.errors import RunError as RunError
+from .conversations.environment import Call as Call
 from .conversations.environment import Environment as Environment
 from .conversations.environment import Turn as Turn
 from .conversations.methods import from_trl as from_trl

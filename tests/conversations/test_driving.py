@@ -70,10 +70,11 @@ def hold(
     problems: Any = PROBLEMS,
     context: int | None = None,
     tokens: int = 60,
+    rollout_tokens: int | None = None,
     **settings: Any,
 ) -> list[Response]:
     """Two conversations about each problem; a turn ends with a semicolon or the end token."""
-    sampling = SamplingSettings(max_tokens=tokens, stop=(";",))
+    sampling = SamplingSettings(max_tokens=tokens, rollout_tokens=rollout_tokens, stop=(";",))
     seeds = [int(problem.id) for problem in problems]
     with opened(model, environment, context, **settings) as conversations:
         groups = conversations.sample(problems, count=2, settings=sampling, seeds=seeds)

@@ -2,6 +2,7 @@ from .box import ToolError as ToolError
 from .box import calculator as calculator
 from .box import python as python
 from .calls import CallReader as CallReader
+from .environment import Call as Call
 from .environment import Environment as Environment
 from .environment import Message as Message
 from .environment import Turn as Turn

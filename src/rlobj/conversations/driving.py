@@ -16,7 +16,7 @@ import threading
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from rlobj.base.errors import RunError
@@ -24,6 +24,7 @@ from rlobj.conversations.calls import CallReader
 from rlobj.conversations.environment import (
     LIMITS,
     Adapter,
+    Call,
     Environment,
     Message,
     NoRoom,
@@ -36,61 +37,18 @@ from rlobj.conversations.environment import (
     limited_text,
     name_of,
 )
+from rlobj.conversations.methods import ToolEnvironment
+from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
+from rlobj.conversations.rows import OpenRollout, Place, Row, Sampling
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
-from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings, derive_seed
-from rlobj.samplers.response import ToolUse, TurnRecord
+from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings
+from rlobj.samplers.response import ToolUse
 from rlobj.workers.pool import Failures
 from rlobj.workers.worker import NoReply
 
 _CLOSE_SECONDS = 5.0
-_Place = tuple[int, int]
-"""The number of a problem in a call, and that of the conversation about it."""
-
-
-@dataclass
-class _Spoken:
-    """A conversation so far.
-
-    Attributes:
-        prompt: token ids that the policy reads first.
-        messages: what was said.
-        turns: of the policy.
-        tokens, logprobs: of the policy's turns.
-        version: of the weights; -1 before the first turn.
-    """
-
-    prompt: array[int]
-    messages: list[Message]
-    turns: list[TurnRecord] = field(default_factory=list)
-    tokens: array[int] = field(default_factory=lambda: array("i"))
-    logprobs: array[float] = field(default_factory=lambda: array("f"))
-    version: int = -1
-
-    def add(self, turn: TurnRecord, sample: Response) -> None:
-        """Add a turn."""
-        self.turns.append(turn)
-        self.tokens.extend(sample.tokens)
-        self.logprobs.extend(sample.logprobs)
-        self.version = sample.weight_version
-
-    def read(self) -> array[int]:
-        """All token ids that the policy has read and written."""
-        ids, start = array("i", self.prompt), 0
-        for turn in self.turns:
-            ids += self.tokens[start : start + turn.size]
-            ids += turn.observed
-            start += turn.size
-        return ids
-
-    def sample(self) -> Response:
-        """The conversation as one response."""
-        last = self.turns[-1]
-        finish = "stop" if last.end == "done" else "length"
-        return Response(
-            self.prompt, self.tokens, self.logprobs, last.text, finish, self.version, self.turns
-        )
 
 
 class Conversations:
@@ -156,14 +114,19 @@ class Conversations:
         """Hold `count` conversations about each problem; the arguments are those of a sampler.
 
         The seed of a turn is derived from the problem's seed, the number of the conversation and
-        the number of the turn.
+        the number of the turn; that of a sub-agent's turn also from the turn that called it.
 
         Args:
             problems: one for each seed.
             count: conversations about each.
-            settings: how turns are drawn; `max_tokens` counts the policy's tokens of all turns.
+            settings: how turns are drawn; `max_tokens` counts the policy's tokens of a row, and
+                `rollout_tokens` those of all rows.
             seeds: one per problem.
             done: called with a problem's number and samples, in the thread of the environments.
+
+        Returns:
+            For each problem the rows of its rollouts, one rollout after another. The id of the
+            first row is the number of the conversation; see `Response.id`.
 
         Raises:
             NoRoom: an opening leaves no room for a turn.
@@ -173,15 +136,17 @@ class Conversations:
         """
         self._running()
         feed: Feed[Request] = Feed(sources=len(problems) * count)
-        call = _Call(feed, settings, seeds)
-        groups: list[list[Response | None]] = [[None] * count for _ in problems]
+        sampling = Sampling(feed, settings, seeds)
+        groups: list[dict[int, list[Response]]] = [{} for _ in problems]
+
+        def rows(index: int) -> list[Response]:
+            return [row for number in range(count) for row in groups[index][number]]
 
         async def one(index: int, number: int) -> None:
-            spoken = await self._converse(call, problems[index], (index, number))
-            groups[index][number] = spoken.sample()
-            group = [response for response in groups[index] if response is not None]
-            if done is not None and len(group) == count:
-                done(index, group)
+            rollout = await self._converse(sampling, problems[index], (index, number))
+            groups[index][number] = rollout
+            if done is not None and len(groups[index]) == count:
+                done(index, rows(index))
 
         async def all_of_them() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -198,29 +163,38 @@ class Conversations:
         try:
             work.result()
         except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        return [[response for response in group if response is not None] for group in groups]
+            error: BaseException = failed
+            while isinstance(error, BaseExceptionGroup):  # of sub-agents
+                error = error.exceptions[0]
+            raise error from None
+        return [*map(rows, range(len(problems)))]
 
     def _arrived(self, request: Request, sample: Response) -> None:
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
 
-    async def _converse(self, call: _Call, problem: Problem, place: _Place) -> _Spoken:
-        """Hold a conversation."""
-        async with self._begun(problem) as (environment, spoken):
-            while not (spoken.turns and spoken.turns[-1].end):
-                sample, left = await self._drawn(call, spoken, place)
-                calls = self._reader.read(sample.tokens) if self._reader is not None else []
-                message: Message = {"role": "assistant", "content": sample.text}
-                spoken.messages.append(message | ({"tool_calls": calls} if calls else {}))
-                seed = call.seed(place, "tools", len(spoken.turns))
-                turn = await self._answered(environment, spoken, sample, left, seed)
-                spoken.add(turn, sample)
-        call.feed.leave()
-        return spoken
+    async def _converse(self, sampling: Sampling, problem: Problem, place: Place) -> list[Response]:
+        """Hold a conversation; the rows of its rollout."""
+        async with self._begun(problem) as (environment, row):
+            most = self.settings.max_turns, sampling.settings.longest_rollout
+            voice = self._rendering, self._reader
+            rollout = OpenRollout(sampling, place, *voice, *most, [row])
+            await self._speak(environment, rollout)
+        sampling.feed.leave()
+        return rollout.responses()
+
+    async def _speak(self, environment: Any, rollout: OpenRollout) -> None:
+        """Go on until a conversation ends."""
+        while not ((row := rollout.row).turns and row.turns[-1].end):
+            sample = await self._drawn(rollout)
+            row.add(rollout.count, sample)
+            calls = rollout.reader.read(sample.tokens) if rollout.reader is not None else []
+            message: Message = {"role": "assistant", "content": sample.text}
+            row.messages.append(message | ({"tool_calls": calls} if calls else {}))
+            await self._answered(environment, rollout, sample)
 
     @asynccontextmanager
-    async def _begun(self, problem: Problem) -> AsyncIterator[tuple[Any, _Spoken]]:
-        """A new environment, which ends afterwards, and its conversation.
+    async def _begun(self, problem: Problem) -> AsyncIterator[tuple[Any, Row]]:
+        """A new environment, which ends afterwards, and the first row.
 
         Raises:
             NoRoom: its opening leaves no room for a turn.
@@ -235,8 +209,8 @@ class Conversations:
             if isinstance(environment, Adapter):
                 environment.end()
 
-    async def _opening(self, environment: Environment, problem: Problem) -> _Spoken:
-        """A conversation that an environment begins; the errors are those of `_begun`."""
+    async def _opening(self, environment: Environment, problem: Problem) -> Row:
+        """The row that an environment begins; the errors are those of `_begun`."""
         name, on = f"{name_of(environment)}.reset", f" on problem {problem.id!r}"
         with _stopping():
             deadline = self.settings.deadline
@@ -251,7 +225,7 @@ class Conversations:
                 f"conversation may have {self._context}. Raise sampling.context, or leave out long "
                 "prompts with data.max_prompt_tokens; a resumed run keeps both"
             )
-        return _Spoken(array("i", ids), messages)
+        return Row(array("i", ids), messages)
 
     def check(self, problems: Sequence[Problem]) -> None:
         """Begin a conversation about the problem with the longest text, before a run.
@@ -268,61 +242,49 @@ class Conversations:
         for problem in sorted(problems, key=lambda problem: -len(self._text(problem)))[:1]:
             asyncio.run_coroutine_threadsafe(begin(problem), self._running()).result()
 
-    async def _drawn(
-        self, call: _Call, spoken: _Spoken, place: _Place
-    ) -> tuple[Response, tuple[int, int | None]]:
-        """The next turn, and the tokens that are left then: of the policy, and in all.
+    async def _drawn(self, rollout: OpenRollout) -> Response:
+        """The next turn.
 
         Raises:
             RunError: the weights have changed.
         """
-        read = spoken.read()
-        policy = call.settings.max_tokens - len(spoken.tokens)
-        whole = None if self._context is None else self._context - len(read)
-        seed = call.seed(place, "turn", len(spoken.turns))
+        row, sampling = rollout.row, rollout.sampling
+        seed = sampling.seed(rollout.place, "turn", rollout.count)
         answer = self._loop.create_future()
-        most = policy if whole is None else min(policy, whole)
-        call.feed.put(Request(place, answer, read, seed, most))
+        most = rollout.room(row, 0, self._context)
+        sampling.feed.put(Request(rollout.place, answer, row.read(), seed, most))
         sample: Response = await answer
-        if spoken.turns and sample.weight_version != spoken.version:
+        if rollout.version not in (-1, sample.weight_version):
             raise RunError("the weights changed during a conversation")
-        size = len(sample.tokens)
-        return sample, (policy - size, None if whole is None else whole - size)
+        rollout.version = sample.weight_version
+        return sample
 
-    async def _answered(
-        self,
-        environment: Any,
-        spoken: _Spoken,
-        sample: Response,
-        left: tuple[int, int | None],
-        seed: int,
-    ) -> TurnRecord:
-        """The turn with what the environment said to it.
-
-        `left` are the tokens that the policy may still write, and those that are left in all.
+    async def _answered(self, environment: Any, rollout: OpenRollout, sample: Response) -> None:
+        """Have the last turn answered.
 
         Raises:
             RunError: the environment returned something that is no turn, or has failed too often.
         """
-        turn = TurnRecord(len(sample.tokens), sample.text, array("i"))
-        name, method = name_of(environment), "step"
+        row, name, method = rollout.row, name_of(environment), "step"
         try:
             if sample.finish == "length":
-                turn = replace(turn, end="tokens")
+                row.change(end="tokens")
             else:
                 if hasattr(environment, "conversation_seed"):
+                    seed = rollout.sampling.seed(rollout.place, "tools", rollout.count - 1)
                     environment.conversation_seed = seed
-                said = await self._counted(environment, method, copy.deepcopy(spoken.messages))
+                said = await self._counted(environment, method, copy.deepcopy(row.messages))
                 answer = checked_turn(said, f"{name}.step")
                 answer = answer if answer.done else self._short(answer)
-                turn = self._heard(spoken, turn, answer, sample, left)
+                await self._hear(rollout, answer, sample.tokens)
             method = "reward_at_limit"
-            if turn.end in LIMITS and hasattr(environment, method):
+            if row.turns[-1].end in LIMITS and hasattr(environment, method):
                 rest = await self._counted(environment, method)
-                turn = replace(turn, reward=turn.reward + checked_reward(rest, f"{name}.{method}"))
-            return turn
+                rest = checked_reward(rest, f"{name}.{method}")
+                row.change(reward=row.turns[-1].reward + rest)
         except NoReply as failed:
-            return replace(turn, uses=(*turn.uses, ToolUse(method, failed.reason)), end="broken")
+            uses = (*row.turns[-1].uses, ToolUse(method, failed.reason))
+            row.change(uses=uses, end="broken")
 
     def _short(self, answer: Turn) -> Turn:
         """The answer with at most `max_output` characters in each message."""
@@ -333,35 +295,83 @@ class Conversations:
         ]
         return replace(answer, observation=short)
 
-    def _heard(
-        self,
-        spoken: _Spoken,
-        turn: TurnRecord,
-        answer: Turn,
-        sample: Response,
-        left: tuple[int, int | None],
-    ) -> TurnRecord:
-        """The turn with an answer, and why the conversation ends, if it does."""
-        heard: list[Any] = [*answer.observation]
-        turn = replace(turn, reward=answer.reward, correct=answer.correct, uses=answer.uses)
-        for use in turn.uses:
+    async def _hear(self, rollout: OpenRollout, answer: Turn, said: Sequence[int]) -> None:
+        """Add an answer to the turn with the token ids `said`: what the policy reads next, or why
+        the conversation ends."""
+        row, heard = rollout.row, cast("list[Message]", [*answer.observation])
+        row.change(reward=answer.reward, correct=answer.correct, uses=answer.uses)
+        for use in answer.uses:
             if use.error.startswith("exception"):
                 text = f"Tool {use.name!r} failed: {use.error}\nThe policy reads it"
                 self._failures.warn(text, "tools")
         if answer.done:
-            return replace(turn, end="done")
-        failed = sum(bool(use.error) for record in (*spoken.turns, turn) for use in record.uses)
-        if self.settings.max_errors is not None and failed > self.settings.max_errors:
-            return replace(turn, end="errors")
-        if len(spoken.turns) + 1 >= self.settings.max_turns:
-            return replace(turn, end="turns")
-        last = sample.tokens[-1] if len(sample.tokens) else None
-        observed = array("i", self._rendering.after(heard, last))
-        if left[0] < 1 or (left[1] is not None and len(observed) >= left[1]):
-            return replace(turn, end="tokens")
-        spoken.messages += heard
+            return row.change(end="done")
+        end = self._limit(rollout)
+        if answer.calls and not end:
+            end = await self._call(rollout, answer.calls, heard) or self._limit(rollout)
+        if end:
+            return row.change(end=end)
+        following, observed = row, array("i")
+        if restart := [*answer.restart]:
+            following = Row(array("i", rollout.rendering.opening(restart)), restart, "restart")
+        else:
+            observed = array("i", rollout.rendering.after(heard, said[-1] if len(said) else None))
+        if rollout.room(following, len(observed), self._context) < 1:
+            return row.change(end="tokens")
+        if restart:
+            return rollout.rows.append(following)
+        row.messages += heard
         observation = "\n".join(message["content"] for message in heard)
-        return replace(turn, observed=observed, observation=observation)
+        return row.change(observed=observed, observation=observation)
+
+    def _limit(self, rollout: OpenRollout) -> str:
+        """The limit that a rollout has reached, of failed calls or of turns; "" = none."""
+        uses = [use for row in rollout.rows for turn in row.turns for use in turn.uses]
+        failed, most = sum(bool(use.error) for use in uses), self.settings.max_errors
+        if most is not None and failed > most:
+            return "errors"
+        return "" if rollout.turns_left > 0 else "turns"
+
+    async def _call(self, rollout: OpenRollout, calls: Sequence[Call], heard: list[Message]) -> str:
+        """Have sub-agents answer calls, side by side; the policy will hear what each says last.
+
+        What is left of turns and tokens is divided among them, so that no answer depends on how
+        long another one takes.
+
+        Returns:
+            The limit that leaves no room for them; "" = they have answered.
+        """
+        share, feed, voice = len(calls), rollout.sampling.feed, self._rendering
+        limits = rollout.turns_left // share, rollout.tokens_left // share
+        agents: list[tuple[ToolEnvironment, OpenRollout]] = []
+        for index, call in enumerate(calls):
+            pool = ToolPool(self.settings.model_copy(update={"tools": ()}), call.tools)
+            schemas = pool.schemas()
+            rendering = Rendering(voice.tokenizer, voice.chat, schemas)
+            reader = CallReader(rendering, self.settings.calls) if schemas else None
+            row = Row(array("i", rendering.opening(call.messages)), [*call.messages], "call")
+            place = (*rollout.place, rollout.count - 1, index)
+            context = rollout.sampling, place, rendering, reader
+            agent = OpenRollout(*context, *limits, [row], rollout.version)
+            agents.append((ToolEnvironment(pool), agent))
+            if limits[0] < 1 or agent.room(row, 0, self._context) < 1:
+                return "tokens" if limits[0] else "turns"
+        others = [*range(share - 1)]
+        feed.leave(-len(others))
+
+        async def one(environment: ToolEnvironment, agent: OpenRollout) -> None:
+            await self._speak(environment, agent)
+            if others:  # the last one leaves its place to the rollout
+                others.pop()
+                feed.leave()
+
+        async with asyncio.TaskGroup() as tasks:
+            for agent in agents:
+                tasks.create_task(one(*agent))
+        texts = [rollout.take(agent) for _, agent in agents]
+        most = self.settings.max_output
+        heard += [{"role": "user", "content": limited_text(text, most)} for text in texts]
+        return ""
 
     async def _counted(self, environment: Environment, method: str, *arguments: Any) -> Any:
         """What a method of an environment returns; whether it fails is counted.
@@ -387,20 +397,6 @@ def _stopping() -> Iterator[None]:
         yield
     except NoReply as failed:
         raise RunError(str(failed)) from failed
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One call of `Conversations.sample`."""
-
-    feed: Feed[Request]
-    settings: SamplingSettings
-    seeds: Sequence[int]
-
-    def seed(self, place: _Place, purpose: str, turn: int) -> int:
-        """The seed for something in a turn of a conversation."""
-        problem, number = place
-        return derive_seed(self.seeds[problem], number, purpose, turn)
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

@@ -23,6 +23,19 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of a sub-agent: the policy itself answers it, in a row of its own.
+
+    Attributes:
+        messages: what it reads first.
+        tools: functions that it may call, over several turns; a turn without calls ends its work.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Callable[..., Any]] = ()
+
+
+@dataclass(frozen=True)
 class Turn:
     """What an environment answers to one turn of the policy.
 
@@ -33,6 +46,10 @@ class Turn:
         correct: whether the whole response is right, for accuracy; None = the environment does not
             say.
         uses: the calls of tools in this turn.
+        restart: messages with which the policy goes on in a new context, such as a summary; alone,
+            without an observation. () = it goes on in the old one.
+        calls: of sub-agents, which answer side by side. After the observation, the policy reads the
+            last text of each, as a message of the role "user".
     """
 
     observation: str | Sequence[Message] = ""
@@ -40,6 +57,8 @@ class Turn:
     done: bool = False
     correct: bool | None = None
     uses: tuple[ToolUse, ...] = ()
+    restart: Sequence[Message] = ()
+    calls: Sequence[Call] = ()
 
 
 ENDS = {
@@ -133,7 +152,26 @@ def checked_turn(turn: Any, name: str) -> Turn:
     elif heard:
         heard = [{"role": "user", "content": heard}]
     right = None if right is None else bool(right)
-    return Turn(heard or [], reward, bool(turn.done), right, tuple(turn.uses))
+    restart = checked_messages(turn.restart, f"{name} returned restart with", "")
+    calls = [_checked_call(call, name) for call in turn.calls]
+    if (restart and (heard or turn.done or calls)) or (turn.done and calls):
+        raise RunError(
+            f"{name} returned Turn(restart=...) or Turn(calls=...) with what cannot be beside it; "
+            "expected restart without observation, done and calls, and calls without done"
+        )
+    return Turn(heard or [], reward, bool(turn.done), right, tuple(turn.uses), restart, calls)
+
+
+def _checked_call(call: Any, name: str) -> Call:
+    """A call of a sub-agent, whose messages are plain data.
+
+    Raises:
+        RunError: it is none, it has no messages, or a tool is no function.
+    """
+    if not isinstance(call, Call) or not call.messages or not all(map(callable, call.tools)):
+        expected = "expected Call(messages, tools=[functions])"
+        raise RunError(f"{name} returned the call {shown(call)}; {expected}")
+    return Call(checked_messages(call.messages, f"{name} returned a call with", ""), call.tools)
 
 
 def checked_opening(said: Any, name: str) -> list[Message] | None:

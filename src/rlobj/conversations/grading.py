@@ -10,7 +10,7 @@ from rlobj.conversations.environment import ENDS, LIMITS
 from rlobj.data import Problem
 from rlobj.rewards import Graded, Grader
 from rlobj.rewards.kinds import TURNS
-from rlobj.samplers.response import Response, ToolUse, TurnRecord
+from rlobj.samplers.response import Response, ToolUse, TurnRecord, rollouts_of, whole
 
 
 def grades_of(
@@ -19,19 +19,24 @@ def grades_of(
     problems: Sequence[Problem],
     at_limit: float | str,
 ) -> list[Graded]:
-    """The grades of responses, from one call of the grader.
+    """The grades of rollouts, from one call of the grader.
 
     Args:
         grader: open.
-        responses: as they were sampled.
+        responses: as they were sampled: the rows of each rollout one after another.
         problems: which they answer.
         at_limit: of those that were cut; see `EnvironmentSettings.at_limit`.
+
+    Returns:
+        One for each rollout.
     """
-    texts = [response.text for response in responses]
-    complete = [with_turns(*pair) for pair in zip(problems, responses, strict=True)]
+    rollouts = [whole(rows) for rows in rollouts_of(responses)]
+    asked = [p for p, row in zip(problems, responses, strict=True) if not row.began]
+    texts = [rollout.text for rollout in rollouts]
+    complete = [with_turns(*pair) for pair in zip(asked, rollouts, strict=True)]
     return [
-        limited(grade, response.turns[-1].end if response.turns else "done", at_limit)
-        for response, grade in zip(responses, grader.score(texts, complete), strict=True)
+        limited(grade, rollout.turns[-1].end if rollout.turns else "done", at_limit)
+        for rollout, grade in zip(rollouts, grader.score(texts, complete), strict=True)
     ]
 
 

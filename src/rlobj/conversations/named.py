@@ -200,7 +200,14 @@ class _EnvironmentProcess:
             return 0.0
         deadline = self._settings.deadline
         said = await asked(environment, method, *arguments, deadline=deadline, on=on)
-        return _CHECKS[method](said, f"{name_of(environment)}.{method}")
+        name = f"{name_of(environment)}.{method}"
+        answer = _CHECKS[method](said, name)
+        if method == "step" and any(call.tools for call in answer.calls):
+            raise RunError(
+                f"{name} returned a call with tools, and the environment has a process of its own; "
+                "expected calls without tools, or pass the class from Python: environment=CLASS"
+            )
+        return answer
 
     async def _deleted(self) -> None:
         del self._environment

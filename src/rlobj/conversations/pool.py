@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rlobj.base.errors import ConfigError, reported
+from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.showing import shown
 from rlobj.base.targets import trusted_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.conversations import box
-from rlobj.conversations.environment import (
-    called,
-    limited_text,
-)
+from rlobj.conversations.environment import Call, Turn, called, limited_text
 from rlobj.conversations.settings import EnvironmentSettings, require_known
 from rlobj.conversations.tool_worker import answered, failed, schema_of
 from rlobj.workers.pool import Pool
@@ -127,6 +125,11 @@ class ToolPool:
             return await asyncio.wrap_future(work)
         try:
             result = await called(partial(tool, **arguments), name, patience)
+            if isinstance(result, Turn | Call):
+                raise RunError(
+                    f"the tool {name!r} returned {shown(result)}; expected a text, number, list or "
+                    "dict. Only an environment's step restarts or calls sub-agents; these cannot"
+                )
             text, error = answered(str(result) if self._as_in_trl else result, most)
         except NoReply as problem:
             cause = problem.__cause__ or problem
@@ -136,6 +139,8 @@ class ToolPool:
                 error = problem.reason
             elif self._as_in_trl:
                 text = limited_text(str({"error": str(cause)}), most)
+        except RunError:
+            raise
         except Exception as problem:  # the result is nothing that the policy can read
             text, error = failed(problem, most)
         return ToolResult(text, error, time.monotonic() - begun)

@@ -172,8 +172,9 @@ def rollouts_of(responses: Iterable[Response]) -> list[list[Response]]:
 def whole(rows: Sequence[Response]) -> Response:
     """A rollout as one response: what graders, metrics and evaluations count.
 
-    It has the turns of all rows in the order of time and `length` of all rows, but no tokens. All
-    else is of the last row that is no sub-agent's. A rollout of one row is that row.
+    It has the turns of all rows in the order of time, of which the last one has its end, and
+    `length` of all rows, but no tokens. All else is of the last row that is no sub-agent's. A
+    rollout of one row is that row.
 
     Args:
         rows: of the rollout, in order.
@@ -186,6 +187,8 @@ def whole(rows: Sequence[Response]) -> Response:
     ]
     none: Any = {"prompt": rows[0].prompt, "tokens": (), "logprobs": (), "turn_rewards": ()}
     turns.sort(key=lambda turn: turn.number)
+    if turns:  # a limit may have ended it after sub-agents had answered
+        turns[-1] = replace(turns[-1], end=last.turns[-1].end)
     length = sum(row.length for row in rows)
     return replace(last, **none, turns=turns, began="", id=rows[0].id, length=length)
 

@@ -78,6 +78,14 @@ class SamplingSettings(Distribution):
     """largest number of tokens in a response, with the EOS token"""
     stop: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
     """a response ends when it contains one of these texts"""
+    rollout_tokens: int | None = Field(default=None, ge=1)
+    """largest number of tokens that the policy writes in a conversation of several rows, such as
+    after a restart or by sub-agents; null = `max_tokens`, which each row has anyway"""
+
+    @property
+    def longest_rollout(self) -> int:
+        """`rollout_tokens`, or `max_tokens` where it is null."""
+        return self.rollout_tokens or self.max_tokens
 
 
 Done = Callable[[int, list[Response]], None]
@@ -140,10 +148,10 @@ class Feed(Generic[Item]):
             self._items.append(item)
             self._changed.notify_all()
 
-    def leave(self) -> None:
-        """One source less."""
+    def leave(self, count: int = 1) -> None:
+        """So many sources less."""
         with self._changed:
-            self.sources -= 1
+            self.sources -= count
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ def request_fields(
     return {
         "n": count if settings.temperature > 0 else 1,
         "seed": engine_seed(seed),
-        **settings.model_dump(),
+        **settings.model_dump(exclude={"rollout_tokens"}),
         "stop": list(settings.stop),
         "include_stop_str_in_output": True,
         "stop_token_ids": list(eos),

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Self
 
 import torch
@@ -25,6 +25,7 @@ from rlobj.ranks import together
 from rlobj.rewards import Graded, Grader, Reward
 from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Response, Sampler, derive_seed
+from rlobj.samplers.response import ROWS, rollouts_of, whole
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.sampling import DynamicSampling
 from rlobj.training.rollouts.own_columns import OwnColumns
@@ -182,39 +183,43 @@ class Collector:
                 drawn = self.sampler.sample([*map(self.policy.encode, prompted)], **settings)
             else:
                 drawn = self.conversations.sample(prompted, **settings)
-            samples = list(chain(*drawn))
-            grades = self._shaped(list(chain(*grading.finish(drawn))), samples)
+            rollouts = rollouts_of(chain(*drawn))
+            wholes = [whole(rows) for rows in rollouts]
+            grades = self._shaped(list(chain(*grading.finish(drawn))), wholes)
         weight = environment_weight(self.config.rewards)
         responses: list[Response] = []
-        for i, (sample, grade) in enumerate(zip(samples, grades, strict=True)):
+        for i, (rollout, grade) in enumerate(zip(wholes, grades, strict=True)):
             group, problem = problems[i // size]
-            response = replace(
-                sample,
-                id=group * size + i % size,
-                group=group,
-                problem=problem,
-                grade=grade,
-                turn_rewards=turn_rewards(sample.turns, grade.reward, weight),
-            )
-            columns = {} if self.columns is None else self.columns.of(response, self._text)
-            if self.judge is not None:
-                columns["spurious"] = self.judge(response)
-            hints = {} if self.hints is None else self.hints(response)
-            responses.append(replace(response, columns=columns, score_prompts=hints))
+            rewards = turn_rewards(rollout.turns, grade.reward, weight)
+            for k, row in enumerate(rollouts[i]):
+                response = replace(
+                    row,
+                    id=group * size + i % size + k * ROWS,
+                    group=group,
+                    problem=problem,
+                    grade=grade,
+                    turn_rewards=[rewards[turn.number] for turn in row.turns],
+                )
+                columns = {} if self.columns is None else self.columns.of(response, self._text)
+                if self.judge is not None:
+                    columns["spurious"] = self.judge(response)
+                hints = {} if self.hints is None else self.hints(response)
+                responses.append(replace(response, columns=columns, score_prompts=hints))
         seconds["sample"] += time.perf_counter() - start - grading.seconds
         seconds["grade"] += grading.seconds
         seconds["hidden"] += grading.hidden
-        return [responses[i : i + size] for i in range(0, len(responses), size)]
+        return [list(rows) for _, rows in groupby(responses, lambda response: response.group)]
 
     @functools.cached_property
     def _text(self) -> Callable[[int], str]:
         return TokenTexts(self.policy.tokenizer).text
 
     def _shaped(self, grades: list[Graded], samples: Sequence[Response]) -> list[Graded]:
-        """The grades of samples with the penalty on overlong ones in their rewards."""
-        overlong, longest = self.config.rewards.overlong, self.config.sampling.max_tokens
+        """The grades of rollouts with the penalty on overlong ones in their rewards."""
+        overlong, sampling = self.config.rewards.overlong, self.config.sampling
         if overlong is None:
             return grades
+        longest = sampling.max_tokens if self.conversations is None else sampling.longest_rollout
         lengths = torch.tensor([sample.length for sample in samples])
         none = torch.zeros(len(samples), dtype=torch.float64)
         penalties = overlong.shape(none, lengths, longest).tolist()
@@ -281,7 +286,7 @@ class Grading:
             self._waiting.put((index, samples))
 
     def finish(self, groups: Sequence[list[Response]]) -> list[list[Graded]]:
-        """Return the grades of all responses, in their order.
+        """Return the grades of all rollouts, in their order.
 
         Raises:
             Exception: grading failed.
@@ -314,7 +319,9 @@ class Grading:
         problems = [self._problems[index] for index, group in groups for _ in group]
         graded = grades_of(self._grader, responses, problems, self._at_limit) if responses else []
         grades = iter(graded)
-        self._grades |= {index: [next(grades) for _ in group] for index, group in groups}
+        self._grades |= {
+            index: [next(grades) for row in group if not row.began] for index, group in groups
+        }
         self._busy += time.perf_counter() - start
 
 

@@ -118,6 +118,9 @@ def shard(
     mine = [[r for r in part if owners[r.id] == comm.rank] for part in parts]
     held = list(itertools.chain(*mine))
     table = _table(held, config, device, step, responses[0].columns if responses else ())
+    if any(response.began for response in responses):
+        rollouts = [response.rollout for response in held]
+        table = table.replace(rollouts=torch.tensor(rollouts, dtype=torch.int64))
     if config.training.old_logprobs == "sampler":
         unknown = sum(int((~numpy.isfinite(response.logprobs)).sum()) for response in responses)
         if unknown:
@@ -137,7 +140,9 @@ def shard(
 
 def without_texts(response: Response) -> Response:
     """What other ranks need of a response."""
-    turns = tuple(TurnRecord(turn.size, "", turn.observed) for turn in response.turns)
+    turns = [
+        TurnRecord(turn.size, "", turn.observed, number=turn.number) for turn in response.turns
+    ]
     grade = Graded(response.reward, None, "", None, response.grade.rewards)
     return replace(response, text="", turns=turns, problem=None, grade=grade)
 
@@ -167,9 +172,9 @@ def spread(costs: Sequence[int], last: Sequence[bool], ranks: int) -> list[int]:
 
 
 def _parts(responses: Sequence[Response], updates: int) -> list[list[Response]]:
-    """The mini-batches, each sorted by id."""
+    """The mini-batches, each sorted by rollout and id, so that groups stay together."""
     groups = numpy.array_split(sorted({response.group for response in responses}), updates)
-    ordered = sorted(responses, key=lambda response: response.id)
+    ordered = sorted(responses, key=lambda response: (response.rollout, response.id))
     parts = [{*part.tolist()} for part in groups]
     return [[r for r in ordered if r.group in part] for part in parts if part]
 
@@ -219,11 +224,11 @@ def _table(
 
 
 def _turns(response: Response) -> list[tuple[int, float]]:
-    """The turn of each token, from 0, and the reward of this turn."""
-    sizes = [turn.size for turn in response.turns] or [response.length]
+    """The number of each token's turn in its rollout, and the reward of this turn."""
+    turns = [(turn.number, turn.size) for turn in response.turns] or [(0, response.length)]
     rewards = response.turn_rewards or [response.reward]
-    parts = enumerate(zip(sizes, rewards, strict=True))
-    return [(turn, reward) for turn, (size, reward) in parts for _ in range(size)]
+    parts = zip(turns, rewards, strict=True)
+    return [(number, reward) for (number, size), reward in parts for _ in range(size)]
 
 
 def _column(held: Sequence[Response], name: str, level: ColumnLevel) -> torch.Tensor:
