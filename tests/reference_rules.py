@@ -26,12 +26,17 @@ from rlobj.objectives.rules.nodes import rounded_share
 
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"
-RANKED = {"token": Level.TOKEN, "turn": Level.TURN, "response": Level.RESPONSE}
+LEVELS = {"token": Level.TOKEN, "turn": Level.TURN, "response": Level.RESPONSE}
 OF_UNIT = {"position": Level.TOKEN, "turn": Level.TURN, "group_turn": Level.TURN}
+OF_UNIT |= {"response": Level.RESPONSE}
 
 Outcome = bool | str | None
 Place = tuple[int, Any]
-"""A response and its token t; (i, None) is the response, and (i, ("turn", k)) is its turn k."""
+"""A response and its token t; (i, None) is the response, and (i, ("turn", k)) is its turn k.
+
+(i, ROLLOUT) is the rollout whose first row is the response i.
+"""
+ROLLOUT = "rollout"
 
 
 class Close(Exception):
@@ -165,9 +170,11 @@ class Reference:
         levels: dict[str, str] | None = None,
     ) -> None:
         self.batch, self.controllers, self.draw = batch, controllers or {}, draw
-        self.levels = {name: RANKED[level] for name, level in (levels or {}).items()}
+        self.levels = {name: LEVELS[level] for name, level in (levels or {}).items()}
         self.lengths: list[int] = batch.lengths.tolist()
         self.groups: list[int] = batch.groups.tolist()
+        self.ids: list[int] = batch.response_ids.tolist()
+        self.rollouts = self.ids if batch.rollouts is None else batch.rollouts.tolist()
         self.starts = [sum(self.lengths[:i]) for i in range(len(self.lengths))]
         rewards = batch.reward().tolist()
         self.decided = [i for i, reward in enumerate(rewards) if reward == reward]
@@ -192,6 +199,7 @@ class Reference:
         for node in expression.walk():
             read = [*places, *(self.places(Level.TURN) if node.level < Level.TOKEN else [])]
             read += self.wholes if node.level < Level.TURN else []
+            read += self.places(Level.ROLLOUT) if node.level < Level.RESPONSE else []
             if type(node).__name__ == "Scan":
                 self.values(node.value, self.places(node.level))
             elif type(node).__name__ in ("Aggregate", "Quantile", "Rank"):
@@ -214,6 +222,11 @@ class Reference:
         """The decided responses, also those without tokens."""
         return [(i, None) for i in self.decided]
 
+    def rows(self, place: Place) -> list[int]:
+        """The rows of the rollout that a place lies in."""
+        name = self.rollouts[place[0]]
+        return [i for i, other in enumerate(self.rollouts) if other == name]
+
     def unit(self, by: str, place: Place) -> Hashable:
         """The name of the population that a place belongs to; None if it belongs to none."""
         group = self.groups[place[0]]
@@ -221,19 +234,24 @@ class Reference:
             value = self.own(by, place)
             return (group, value) if value >= 0 else None
         names = {"update": 0, "group": group, "position": (group, place[1]), "response": place[0]}
+        names["rollout"] = self.rollouts[place[0]]
         if by in ("turn", "group_turn"):
             turn = self.lift(place, Level.TURN)
             return turn if by == "turn" else (group, turn[1])
         return names[by]
 
     def lift(self, place: Place, level: Level) -> Place:
-        """The turn or the response that a place lies in."""
+        """The turn, the response or the rollout that a place lies in."""
+        if level == Level.ROLLOUT:
+            return self.rows(place)[0], ROLLOUT
         if level == Level.TURN and isinstance(place[1], int):
             return place[0], ("turn", self.listed("turn")[self.row(place)])
         return (place[0], None) if level == Level.RESPONSE else place
 
     def places(self, level: Level) -> list[Place]:
-        """All decided tokens, turns with tokens, or responses."""
+        """All decided tokens, turns with tokens, responses or rollouts."""
+        if level == Level.ROLLOUT:
+            return list(dict.fromkeys(self.lift(place, level) for place in self.wholes))
         tokens = self.tokens(self.decided)
         if level == Level.RESPONSE:
             return self.wholes
@@ -241,9 +259,11 @@ class Reference:
 
     def counted(self, node: Any, level: Level) -> Level:
         """What a population has: the finer one of a level and of that of `by`."""
-        return max(
-            level, self.levels.get(str(node.by)) or OF_UNIT.get(str(node.by), Level.RESPONSE)
-        )
+        return max(level, self.levels.get(str(node.by)) or OF_UNIT.get(str(node.by), Level.ROLLOUT))
+
+    def ranked(self, node: Any) -> Level:
+        """What a cut or a quantile ranks."""
+        return self.counted(node, node.value.level if node.of == "response" else LEVELS[node.of])
 
     def own(self, name: str, place: Place) -> float:
         """A column of one's own, which has one value for each token, turn or response."""
@@ -264,8 +284,10 @@ class Reference:
         """Whether a token is in `within`, or a turn or response: with one token, or as a whole."""
         if within is None:
             return True
+        if place[1] == ROLLOUT and within.level > Level.ROLLOUT:
+            return any([self.inside(within, (i, None)) for i in self.rows(place)])  # noqa: C419
         level = Level.RESPONSE if place[1] is None else Level.TURN
-        if not isinstance(place[1], int) and within.level > level:
+        if place[1] != ROLLOUT and not isinstance(place[1], int) and within.level > level:
             tokens = [x for x in self.tokens([place[0]]) if self.lift(x, level) == place]
             held = [self.inside(within, token) for token in tokens]  # evaluates all of them
             return any(held)
@@ -346,7 +368,9 @@ class Reference:
         if name == "staleness":
             return Approximate(int(self.batch.column("staleness", "the test")[i]))
         if name == "length":
-            return Approximate(self.lengths[i])
+            return Approximate(sum(self.lengths[row] for row in self.rows(place)))
+        if name == "rollout_rows":
+            return Approximate(len(self.rows(place)))
         if name == "position":
             assert isinstance(t, int)
             return Approximate(t)
@@ -437,7 +461,7 @@ class Reference:
         return Approximate(best.value, max(number.error for number in numbers))
 
     def quantile(self, node: Any, unit: Hashable) -> Approximate | None:
-        numbers = self.values(node.value, self.members(node, RANKED[node.of], unit)).values()
+        numbers = self.values(node.value, self.members(node, self.ranked(node), unit)).values()
         if not numbers:
             return None
         error, ranked = max(number.error for number in numbers), sorted(numbers)
@@ -507,12 +531,12 @@ class Reference:
             case "Quantified":
                 return self.of_unit(self.quantified, node, place)
             case "Cut":
-                whole = self.lift(place, RANKED[node.of])
+                whole = self.lift(place, self.ranked(node))
                 return self.of_unit(self.cut, node, place).get(whole, False)
             case "MeanCut":
                 return self.of_unit(self.mean_cut, node, place).get(place, False)
             case "Sample":
-                whole = (place[0], None) if node.of == "response" else place
+                whole = self.lift(place, Level.ROLLOUT) if node.of == "response" else place
                 return whole in self.remember((id(node), "unit"), lambda: self.sample(node))
         raise AssertionError(f"no reference for {node}")
 
@@ -523,7 +547,7 @@ class Reference:
 
     def cut(self, node: Any, unit: Hashable) -> dict[Place, bool | None]:
         """The outcomes of a population's members, undefined where the number is."""
-        members = self.members(node, RANKED[node.of], unit)
+        members = self.members(node, self.ranked(node), unit)
         values = self.values(node.value, members)
         k = min(
             max(rounded_share(node.fraction, len(values), node.round), node.at_least), len(values)
@@ -556,15 +580,18 @@ class Reference:
 
     def sample(self, node: Any) -> set[Place]:
         """The tokens, or responses, of the rule with the smallest random numbers."""
-        every = self.wholes if node.of == "response" else self.tokens(self.decided)
+        every = self.places(Level.ROLLOUT if node.of == "response" else Level.TOKEN)
         rule = [place for place in every if self.inside(node.value, place)]
         k = node.amount
         if type(k) is not int:
             k = rounded_share(k, len(every if node.of == "all" else rule), node.round)
         assert self.draw is not None
-        assert self.batch.ids is not None
-        ids = self.batch.ids.tolist()
-        draws = {(i, t): self.draw(node.seed, ids[i], -1 if t is None else t) for i, t in rule}
+        draws = {
+            (i, t): self.draw(
+                node.seed, *((self.rollouts[i], -1) if t == ROLLOUT else (self.ids[i], t))
+            )
+            for i, t in rule
+        }
         return set(sorted(rule, key=draws.__getitem__)[: min(max(k, node.at_least), len(rule))])
 
 

@@ -30,9 +30,11 @@ from rlobj import (
     old_entropy,
     old_logprob,
     parse,
+    position,
     prob,
     ratio,
     reward,
+    rollout_rows,
     sampler_known,
     sign,
     sqrt,
@@ -157,6 +159,45 @@ def awkward_batch(
     )
 
 
+def rolled(batch: TokenBatch, seed: int) -> TokenBatch:
+    """An awkward batch in which rollouts have one to four rows, all of one group.
+
+    The rewards are those of a rollout's first row. Turns count through its rows.
+    """
+    random = torch.Generator().manual_seed(seed)
+    assert batch.rewards is not None
+    assert batch.turn is not None
+    assert batch.turn_reward is not None
+    rewards, turns, rollouts = batch.rewards.clone(), batch.turn.clone(), [0]
+    ends: dict[int, int] = {}
+    for row, group in enumerate(batch.groups.tolist()):
+        same = row > 0 and group == int(batch.groups[row - 1])
+        if same and torch.rand((), generator=random) < 0.5:
+            rollouts.append(rollouts[-1])
+            rewards[row] = rewards[row - 1]
+        elif row:
+            rollouts.append(rollouts[-1] + 3)
+        mine = batch.responses == row
+        turns[mine] += ends.get(rollouts[-1], 0)
+        ends[rollouts[-1]] = int(turns[mine].max()) + 1 if mine.any() else ends.get(rollouts[-1], 0)
+    order = torch.randperm(len(rollouts), generator=random)  # of the ids, which say nothing
+    ids = torch.tensor(rollouts)
+    undecided = rewards.reshape(len(ids), -1).isnan().any(1).repeat_interleave(batch.lengths)
+    return batch.replace(
+        rollouts=order[ids // 3],
+        rewards=rewards,
+        turn=torch.where(undecided, 0, turns),
+        turn_reward=batch.turn_reward.nan_to_num(0.5).masked_fill(undecided, NAN),
+        **{name: getattr(batch, name).nan_to_num(value) for name, value in FILLED.items()},
+        columns={name: column.nan_to_num(0.0) for name, column in batch.columns.items()},
+    )
+
+
+FILLED = {
+    **dict.fromkeys(("logprobs", "old_logprobs", "ref_logprobs", "proxy_logprobs"), -1.0),
+    **dict.fromkeys(("entropy", "old_entropy", "collision", "old_collision"), 1.0),
+}
+"""What `rolled` has where a response of `awkward_batch` was undecided."""
 OWN: dict[str, Any] = {
     **{"stage": "token", "mark": "token"},
     **{"state": "turn", "role": "response", "outcome": "response"},
@@ -328,6 +369,14 @@ def language() -> dict[str, Objective]:
             length.bottom(0.5, by="group", of="response")
             | reward.top(0.1, within=entropy > 2.5, of="response")
         ).reweight(1 + entropy.mean(by="response").quantile(0.3, by="group", of="response")),
+        "rollouts": base.keep(
+            entropy.mean(by="rollout") < entropy.mean(by="rollout").mean(by="group") + 1
+        ).reweight(
+            (length / rollout_rows).rank(within=position >= 0)
+            + surprisal.max(by="rollout").quantile(0.5, of="response")
+            + (prob < 0.1).share(by="rollout")
+        ),
+        "sequence mean over rows": base.replace(divisor=SequenceMean(of="row")),
         "sample of responses": base.drop((prob < 0.001).sample(0.3, seed=1, of="response")),
         "bottom to mean": base.drop(
             (advantage * gap < 0) & ~(gap**2).bottom_to_mean(0.04, within=advantage * gap < 0)
@@ -400,10 +449,12 @@ constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False
 by_response = st.just(column("role", "response"))
 by_turn = by_response | st.just(column("state", "turn"))
 by_token = by_turn | st.sampled_from([column("stage"), column("mark")])
-levels = st.sampled_from(["update", "group", "position", "response", "turn", "group_turn"])
+levels = st.sampled_from(
+    ["update", "group", "position", "rollout", "response", "turn", "group_turn"]
+)
 levels |= by_token
-whole_levels = st.sampled_from(["update", "group", "response"]) | by_response
-turn_levels = st.sampled_from(["update", "group", "response", "turn", "group_turn"]) | by_turn
+whole_levels = st.sampled_from(["update", "group", "rollout", "response"]) | by_response
+turn_levels = whole_levels | st.sampled_from(["turn", "group_turn"]) | by_turn
 cut_levels = turn_levels | by_token
 limits = st.sampled_from([0, 0.5, 1, 0.04, -1.25]) | st.floats(-10, 10)
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
@@ -544,7 +595,7 @@ def ranked(numbers: Any) -> Any:
 def of_responses(numbers: Any) -> Any:
     """Numbers by which a cut may rank responses."""
     simple = st.sampled_from(
-        [reward, length, reward("format"), entropy.mean(by="response"), staleness]
+        [reward, length, rollout_rows, reward("format"), entropy.mean(by="response"), staleness]
     )
     return simple | ranked(numbers.filter(lambda x: x.level < Level.TURN))
 

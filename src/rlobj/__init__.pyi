@@ -85,6 +85,7 @@ from .objectives.rules.operators import proxy_gap as proxy_gap
 from .objectives.rules.operators import ratio as ratio
 from .objectives.rules.operators import ref_gap as ref_gap
 from .objectives.rules.operators import reward as reward
+from .objectives.rules.operators import rollout_rows as rollout_rows
 from .objectives.rules.operators import sampler_gap as sampler_gap
 from .objectives.rules.operators import sampler_known as sampler_known
 from .objectives.rules.operators import sign as sign

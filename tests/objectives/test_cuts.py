@@ -53,7 +53,10 @@ def test_a_cut_at_a_mean_is_the_same_for_large_updates_in_float32() -> None:
         ("reward.top(0.5, of='responses')", "of='responses': expected one of token, response"),
         ("prob.bottom_to_mean(W)", "a number in a rule must be finite, got W"),
         ("prob.bottom_to_mean('1')", "expected a number, got '1'"),
-        ("prob.bottom_to_mean(1, by='position')", "expected one of update, group, response"),
+        (
+            "prob.bottom_to_mean(1, by='position')",
+            "expected one of update, group, rollout, response",
+        ),
     ],
 )
 def test_a_wrong_cut_is_refused(rule: str, message: str) -> None:
@@ -73,8 +76,8 @@ def test_explain_says_whether_tokens_or_responses_are_ranked() -> None:
         return meaning
 
     whole = "length.bottom(0.5, by='group', of='response')"
-    assert "the k smallest length of each group's n responses, k = ceil(0.5·n)" in words(whole)
+    assert "the k smallest length of each group's n rollouts, k = ceil(0.5·n)" in words(whole)
     assert "the k smallest length of the update's n tokens" in words("length.bottom(0.5)")
     assert "as many as have a mean of at most 0.5" in words("entropy.bottom_to_mean(0.5)")
     sample = words("(length > 1).sample(0.5, of='response')")
-    assert "ceil(0.5·n) random responses with length > 1; n counts the rule's responses" in sample
+    assert "ceil(0.5·n) random rollouts with length > 1; n counts the rule's rollouts" in sample

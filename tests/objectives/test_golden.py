@@ -216,6 +216,7 @@ def batch_of(case: dict[str, Any]) -> TokenBatch:
         groups=torch.tensor(case["groups"]),
         rewards=column(case, "rewards"),
         old_entropy=columns["entropy"],
+        rollouts=case.get("rollouts"),
         turn=case.get("turn"),
         turn_reward=case.get("turn_reward"),
         columns={
@@ -245,7 +246,7 @@ def test_a_preset_equals_what_its_package_computes(case: dict[str, Any]) -> None
 
 
 def test_every_late_preset_has_numbers_of_its_release() -> None:
-    names = "bapo codapo cppo delight gigpo kpop steer up-grpo wapo"
+    names = "agent-lightning bapo codapo cppo delight gigpo kpop steer up-grpo wapo"
     assert sorted({case["name"] for case in LATE}) == names.split()
     assert all(case["sources"] for case in LATE)
 

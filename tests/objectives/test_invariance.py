@@ -34,6 +34,7 @@ from strategies import (
     leaf,
     objectives,
     owned,
+    rolled,
     two_rewards,
 )
 from torch import Tensor
@@ -49,7 +50,18 @@ from rlobj.objectives.surrogates import Clip
 OBJECTIVES = objectives()
 NAMES = sorted(OBJECTIVES)
 BATCH = awkward_batch(1)
-QUICK = ["stapo", "stare-c2", "ar-lopti", "gspo", "otb", "by position", "turn return", "sample"]
+ROLLED = rolled(BATCH, 1)
+QUICK = [
+    "stapo",
+    "stare-c2",
+    "ar-lopti",
+    "gspo",
+    "otb",
+    "by position",
+    "turn return",
+    "sample",
+    "rollouts",
+]
 """The objectives that run in two processes: one or more for each kind of exchange."""
 
 
@@ -205,6 +217,7 @@ def batch_of(seed: int) -> TokenBatch:
 
 
 BATCHES = [batch_of(seed) for seed in range(8)]
+BATCHES += [rolled(batch, 1) for batch in BATCHES]
 
 
 def result(
@@ -225,8 +238,9 @@ def cases(draw: Any) -> tuple[Objective, TokenBatch, list[list[TokenBatch]]]:
         objective = OBJECTIVES[draw(st.sampled_from(NAMES))]
         dtype = draw(st.sampled_from([torch.float64, torch.float32]))
         batch = awkward_batch(seed, draw(st.integers(3, 8)), dtype, longest=9)
+        batch = rolled(fitting(objective, batch), seed) if draw(st.booleans()) else batch
     else:
-        objective, batch = Objective(**draw(compositions())), BATCHES[seed % len(BATCHES)]
+        objective, batch = Objective(**draw(compositions())), draw(st.sampled_from(BATCHES))
     tables = spread(batch, draw(st.integers(1, 8)), draw(st.integers(1, 3)), seed)
     return objective, batch, tables
 
@@ -321,6 +335,16 @@ def faults() -> dict[str, Fault]:
             "'sampler_logprobs' is NaN everywhere",
         ),
         "half a column": (top, on(1, without("entropy")), "in some tables and not in all"),
+        "half the rollouts": (
+            top,
+            alone(lambda table: table.replace(rollouts=table.ids)),
+            "'rollouts' is in some tables",
+        ),
+        "a rollout in two groups": (
+            top,
+            lambda me, tables: [t.replace(rollouts=torch.arange(len(t.ids))) for t in tables],
+            "rows of rollout 0; expected the same",
+        ),
         "half the advantages": (top, alone(brought), "'advantages' is in some tables"),
         **{
             f"infinite {name}": (Objective(**settings), on(1, entropy_of_77), message)
@@ -364,8 +388,14 @@ def start_rank(rank: int, size: int, folder: str) -> Group:
 
 def rank_of_two(rank: int, size: int, folder: str) -> None:
     """The program of one of two ranks: some objectives, and all faults."""
-    comm, tables = start_rank(rank, size, folder), spread(BATCH, 8, 2, seed=0)[rank]
-    found = {name: outcome(OBJECTIVES[name], tables, BATCH.starts, comm) for name in QUICK}
+    comm = start_rank(rank, size, folder)
+    found = {
+        (name, of_rollouts): outcome(
+            OBJECTIVES[name], spread(batch, 8, 2, seed=0)[rank], BATCH.starts, comm
+        )
+        for name in QUICK
+        for batch, of_rollouts in ((BATCH, False), (ROLLED, True))
+    }
     torch.save({**found, **meet_faults(comm)}, f"{folder}/{rank}.pt")
 
 
@@ -392,14 +422,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_two_processes_give_the_same_result_as_one_table(name: str, pair: Found) -> None:
-    whole = outcome(OBJECTIVES[name], [BATCH], BATCH.starts)
-    agree([found[name] for found in pair], whole)
+    for batch, of_rollouts in ((BATCH, False), (ROLLED, True)):
+        whole = outcome(OBJECTIVES[name], [batch], batch.starts)
+        agree([found[name, of_rollouts] for found in pair], whole)
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_objective_gives_the_same_result_for_any_tables(name: str, ranks: int) -> None:
     whole = invariant(OBJECTIVES[name], BATCH, spread(BATCH, 8, ranks, seed=8))
+    of_rollouts = rolled(fitting(OBJECTIVES[name], BATCH), 1)
+    assert invariant(OBJECTIVES[name], of_rollouts, spread(of_rollouts, 8, ranks, seed=8))
     assert not whole["facts"][-1]
     assert whole["gradients"].count_nonzero() > 0
 

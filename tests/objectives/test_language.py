@@ -253,5 +253,5 @@ def test_a_rank_is_undefined_outside_of_its_population() -> None:
         Objective(keep="log(entropy - 0.5).rank() > 0.5").plan([RANKED])
     both = parse("length.rank(by='group') + prob.rank(within=entropy > 1)")
     [[_, _, words]] = Objective(shape=both).explain().rules
-    assert "length.rank(by='group'): over each group's n responses" in words
+    assert "length.rank(by='group'): over each group's n rollouts" in words
     assert "over the update's n tokens with entropy > 1" in words

@@ -2,7 +2,8 @@
 
 Each divisor returns Z_t for every row of this rank's tables. Counts include all micro-batches and
 all ranks of the update. `over` selects the counted tokens: those that the objective keeps, or all.
-B is the number of responses with at least one counted token.
+i is a rollout: B is the number of rollouts with at least one counted token, and |o_i| its tokens in
+all its rows. With `of: row` every row counts, as in trainers that average rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import statistics
+from rlobj.objectives.rollouts import Rollouts
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.tokens import TokenBatch
 
@@ -51,10 +53,20 @@ class Divisor(Primitive):
 DivisorField = Annotated[SerializeAsAny[Divisor], BeforeValidator(Divisor.build)]
 
 
-def _per_response(counted: Tensor, table: TokenBatch, comm: Comm) -> tuple[Tensor, int]:
-    """The number of counted tokens in each row's response, [N], and B."""
-    tokens = table.sum_by_response(counted.double())
-    return table.spread(tokens), statistics.count(tokens > 0, comm)
+class _OfRollouts(Divisor):
+    """A divisor with |o_i| and B."""
+
+    of: Literal["rollout", "row"] = "rollout"
+    """i is a rollout, or one of its rows; the same where each response is a rollout"""
+
+    def _sizes(self, counted: Tensor, table: TokenBatch, comm: Comm) -> tuple[Tensor, int]:
+        """The number of counted tokens of each token's i, [N], and B."""
+        tokens = table.sum_by_response(counted.double())
+        if table.rollouts is None or self.of == "row":
+            return table.spread(tokens), statistics.count(tokens > 0, comm)
+        rollouts = Rollouts.of(table.rollouts, comm)
+        sums = rollouts.sum(tokens)
+        return table.spread(sums[rollouts.number]), int((sums > 0).sum())
 
 
 class TokenMean(Divisor):
@@ -65,26 +77,26 @@ class TokenMean(Divisor):
         return total.to(counted.device).expand(counted.shape)
 
 
-class SequenceMean(Divisor):
+class SequenceMean(_OfRollouts):
     """Z_t = B·|o_i|: the mean over responses of their token means.
 
     Source: GRPO, arXiv:2402.03300 eq. 3.
     """
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
-        tokens, responses = _per_response(counted, table, comm)
-        return responses * tokens
+        tokens, number = self._sizes(counted, table, comm)
+        return number * tokens
 
 
-class SequenceSum(Divisor):
+class SequenceSum(_OfRollouts):
     """Z = B: the mean over responses of their token sums. Source: LUSPO; REINFORCE."""
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
-        tokens, responses = _per_response(counted, table, comm)
-        return torch.full_like(tokens, float(responses))
+        tokens, number = self._sizes(counted, table, comm)
+        return torch.full_like(tokens, float(number))
 
 
-class FixedLength(Divisor):
+class FixedLength(_OfRollouts):
     """Z = B·L with a constant length L, tokens.
 
     L = "max_tokens" is the value of `sampling.max_tokens` of the run.
@@ -97,12 +109,12 @@ class FixedLength(Divisor):
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
         if self.length == "max_tokens":
             raise ConfigError("length is 'max_tokens'; use objective.resolve(max_tokens=1024)")
-        tokens, responses = _per_response(counted, table, comm)
-        return torch.full_like(tokens, float(responses * self.length))
+        tokens, number = self._sizes(counted, table, comm)
+        return torch.full_like(tokens, float(number * self.length))
 
     def resolve(self, max_tokens: int) -> FixedLength:
         number = max_tokens if self.length == "max_tokens" else self.length
-        return FixedLength(length=number, over=self.over)
+        return self.model_copy(update={"length": number})
 
 
 class PromptMean(Divisor):

@@ -3,12 +3,13 @@
 `Objective.plan` builds one frame per update, with detached columns.
 
 A population is all tokens of the update, those of a group (on any rank), those at one position in
-the responses of a group, those of a response, those of a turn, those of the group's turns of one
-number, or those of a group that have one value in a column of one's own. Aggregates of a number
-with one value per response count responses, and so do cuts with of="response". The same holds for
-turns; all others count tokens. Rows of undecided responses belong to no population. All ranks must
-evaluate the same expressions in the same order, because populations contain the tokens of all
-ranks.
+the responses of a group, those of a rollout (on any rank), those of a response, those of a turn,
+those of the group's turns of one number, or those of a group that have one value in a column of
+one's own. Aggregates of a number with one value per rollout count rollouts, and so do cuts with
+of="response". The same holds for responses, which are rows of rollouts, and for turns; all others
+count tokens. A table has what each rollout has on all its rows, [B], and one row counts. Rows of
+undecided responses belong to no population. All ranks must evaluate the same expressions in the
+same order, because populations contain the tokens of all ranks.
 """
 
 import math
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.objectives import statistics
+from rlobj.objectives.rollouts import Rollouts, check_turns
 from rlobj.objectives.rules import COLUMNS, CustomRule, Expr, Level, Number, Rule, nodes
 from rlobj.objectives.rules.columns import of_policy
 from rlobj.objectives.statistics import Comm, SingleProcess
@@ -49,7 +51,7 @@ class Units:
     member: Tensor
     count: int
     comm: Comm
-    level: Level = Level.RESPONSE
+    level: Level = Level.ROLLOUT
 
 
 class Frame:
@@ -66,6 +68,7 @@ class Frame:
         dtype: of all numbers.
         decided: bool [N], rows of decided responses.
         decided_responses: bool [B].
+        rollouts: of the update; None = every response is a rollout.
         columns_read: the TokenBatch columns, detached.
         selections: for each evaluated cut, by its text: selected tokens and population.
 
@@ -100,18 +103,34 @@ class Frame:
         except BatchError as exception:
             error = str(exception)
         double = any(table.logprobs.dtype == torch.float64 for table in tables)
-        facts = comm.sum(torch.tensor([bool(error), double, tokens, reported], dtype=torch.int64))
-        failed, double, tokens, reported = facts.tolist()
+        rows = sum(table.rollouts is not None for table in tables)
+        facts = [bool(error), double, tokens, reported, rows, len(tables) - rows]
+        facts = comm.sum(torch.tensor(facts, dtype=torch.int64))
+        failed, double, tokens, reported, rows, others = facts.tolist()
         if failed:
             raise BatchError(error or "a table on another rank cannot be used; see its error")
         if tokens and not reported:
             reader = columns.get("sampler_logprobs", "the loss")
             raise BatchError(f"column 'sampler_logprobs' is NaN everywhere; {reader} reads it")
+        if rows and others:
+            raise BatchError("column 'rollouts' is in some tables of the update, not in all")
+        self.rollouts = self._find_rollouts("turn" in columns) if rows else None
         self.dtype = torch.float64 if double else torch.float32
         self.device = self.table.logprobs.device
         self.decided = self.table.decided
         self.decided_responses = self.table.decided_responses
         self._all_decided = bool(self.decided.all())
+
+    def _find_rollouts(self, turns: bool) -> Rollouts:
+        """The rollouts of the update, after a check of their rows on all ranks."""
+        if self.table.rollouts is None:  # a rank without tables
+            self.table = self.table.replace(rollouts=[])
+        table = self.table
+        assert table.rollouts is not None
+        if turns:
+            check_turns(*(statistics.gather(x, self.comm)[0] for x in table.rollout_turns))
+        rewards = table.lengths * 0.0 if table.rewards is None else table.reward().double()
+        return Rollouts.of(table.rollouts, self.comm, groups=table.groups, rewards=rewards)
 
     # What is asked of a frame.
 
@@ -156,7 +175,7 @@ class Frame:
             return
         row = int(wrong.nonzero()[0])
         row = int(self.table.turn_starts[row]) if level == Level.TURN else row
-        of_responses = level == Level.RESPONSE
+        of_responses = level <= Level.RESPONSE
         place = f"response {row}" if of_responses else f"row {row} ({self.table.row(row)})"
         self._error = f"{message} at {place}"
 
@@ -247,6 +266,16 @@ class Frame:
 
     # Levels.
 
+    def of_rollout(self, numbers: Tensor) -> Tensor:
+        """The sum of whole numbers over the rows of each row's rollout, [B]."""
+        rollouts = self.rollouts
+        return numbers if rollouts is None else rollouts.sum(numbers)[rollouts.number]
+
+    def _once(self, members: Tensor, level: Level) -> Tensor:
+        """Members without the other rows of their rollouts, if these are what is counted."""
+        several = self.rollouts is not None and level == Level.ROLLOUT
+        return members & self.rollouts.first if several else members
+
     def _at(self, node: Expr, level: Level) -> Values:
         """The values of an expression for each token, turn or response, or 0-d."""
         values = self.evaluate(node)
@@ -258,9 +287,9 @@ class Frame:
         return Values(self._spread(data, node.level, level), flaw)
 
     def _spread(self, values: Tensor, of: Level, level: Level) -> Tensor:
-        """Values of responses [B] or turns [T] as those of turns or tokens; others unchanged."""
+        """Values of rows [B] or turns [T] as those of turns or tokens; others unchanged."""
         table = self.table
-        if of in (Level.UPDATE, level):
+        if of in (Level.UPDATE, level) or level <= Level.RESPONSE:
             return values
         if of == Level.TURN:
             return values[table.turns]
@@ -371,9 +400,11 @@ class Frame:
         return Units(whole, count + 1, self.comm, level)
 
     def _find_units(self, by: str) -> Units:
-        table, level = self.table, nodes.BY[by]
-        if by in ("response", "turn"):
-            size = len(table.lengths if by == "response" else table.turn_starts)
+        table, level, rollouts = self.table, nodes.BY[by], self.rollouts
+        if by == "rollout" and rollouts is not None:
+            return Units(rollouts.number, rollouts.count, self.comm)
+        if by in ("rollout", "response", "turn"):
+            size = len(table.turn_starts if by == "turn" else table.lengths)
             return Units(torch.arange(size, device=self.device), size, SingleProcess(), level)
         if by == "update":
             return Units(torch.zeros_like(table.groups), 1, self.comm)
@@ -420,7 +451,9 @@ class Frame:
             decided = self._spread(self.decided_responses, Level.RESPONSE, level)
         if within is None:
             return decided
-        if within.level > level:
+        if within.level > level == Level.ROLLOUT and self.rollouts is not None:
+            return self.rollouts.any(self._members(within, Level.RESPONSE))
+        if within.level > max(level, Level.RESPONSE):
             turns = level == Level.TURN
             any_by = self.table.any_by_turn if turns else self.table.any_by_response
             return any_by(self.rule(within))
@@ -434,7 +467,8 @@ class Frame:
         return self._spread(units.member, units.level, level)
 
     def _count(self, mask: Tensor, node: nodes.Populated) -> Tensor:
-        """The number of True tokens, turns or responses in each unit, int64."""
+        """The number of True tokens, turns, responses or rollouts in each unit, int64."""
+        mask = self._once(mask, node.counted)
         if node.by == "update":
             return self.comm.sum(mask.sum(dtype=torch.int64)[None])
         units = self._units(node)
@@ -459,6 +493,7 @@ class Frame:
             The keys [N], [T] or [B], the key of each unit's cut, and the cut's place.
         """
         keys = statistics.order_keys(values.data)
+        population = self._once(population, node.counted)
         sizes = self._count(population, node)
         places = torch.tensor([place(n) for n in sizes.tolist()], device=keys.device)
         if node.by == "update":
@@ -516,12 +551,14 @@ class Frame:
 
     def _rank(self, node: nodes.Rank) -> Values:
         values, population = self._population(node)
-        unit, units = self._unit(node, node.level)[population], self._units(node)
-        keys = statistics.order_keys(values.data)[population].long()
-        data = torch.zeros(population.shape, dtype=self.dtype, device=self.device)
-        shares = statistics.shares_below(keys, unit, units.count, units.comm)
-        data[population] = shares.to(self.dtype)
-        return Values(data, (~population).to(torch.uint8))
+        counted, units = self._once(population, node.level), self._units(node)
+        unit = self._unit(node, node.level)[counted]
+        keys = statistics.order_keys(values.data)[counted].long()
+        shares = torch.zeros(population.shape, dtype=torch.float64, device=self.device)
+        shares[counted] = statistics.shares_below(keys, unit, units.count, units.comm)
+        if self.rollouts is not None and node.level == Level.ROLLOUT:
+            shares = self.rollouts.once(shares)[self.rollouts.number]
+        return Values(shares.to(self.dtype), (~population).to(torch.uint8))
 
     def _aggregate(self, node: nodes.Aggregate) -> Values:
         values, population = self._population(node)
@@ -529,6 +566,7 @@ class Frame:
         if node.method in ("count", "share"):
             by_unit = self._count(population & values.data, node).double()
         else:
+            population = self._once(population, node.counted)
             by_unit = self._statistic(node, values.data[population], population)
         if node.method in ("mean", "share"):
             by_unit = by_unit / sizes
@@ -563,17 +601,19 @@ class Frame:
     def _sample(self, node: nodes.Sample) -> Values:
         table, whole = self.table, node.of == "response"
         candidates = self._members(node.value, node.level)
-        n = statistics.count(candidates, self.comm)
+        counted = self._once(candidates, node.level)
+        n = statistics.count(counted, self.comm)
         k = node.size(self._amount(node), n, statistics.count(self.decided, self.comm))
         absent = self.comm.sum(torch.tensor(int(table.ids is None)))
         if int(absent) and self.comm.size > 1:
             raise BatchError(f"'{node}' needs TokenBatch(ids=...), unique over all ranks")
         ids = table.response_ids.to(self.device)
+        ids = table.rollouts if whole and table.rollouts is not None else ids
         places = (ids, -1) if whole else (table.spread(ids), table.positions)
         keys = statistics.hash_keys((node.seed, self.state.get("update", 0), *places))
         selected = torch.zeros_like(candidates)
         if k:
-            cut = statistics.kth_smallest(keys, k, self.comm, candidates)
+            cut = statistics.kth_smallest(keys, k, self.comm, counted)
             selected = candidates & (keys <= cut)
         self._note(node, selected, candidates)
         return Values(selected)
@@ -624,7 +664,9 @@ class Frame:
         return self._finite(node, Values(data, reached.to(torch.uint8)))
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
-        """Remember how many tokens, turns or responses a cut selects, over all ranks."""
+        """Remember how many tokens, turns, responses or rollouts a cut selects, on all ranks."""
+        population = self._once(population, node.level)
+        selected = selected & population
         numbers = self.comm.sum(torch.stack([selected.sum(), population.sum()]))
         self.selections[str(node)] = (int(numbers[0]), int(numbers[1]))
 

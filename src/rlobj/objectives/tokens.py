@@ -18,6 +18,8 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, nearest
 from rlobj.objectives import token_columns
 from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
+from rlobj.objectives.rollouts import Rollouts, check_turns
+from rlobj.objectives.statistics import SingleProcess
 
 _PER_RESPONSE = ("groups", "ids", "rollouts", "rewards", "staleness")
 PER_TOKEN = (
@@ -69,8 +71,8 @@ class TokenBatch:
             None too.
         entropy_sensitivity: [N] or None, as in `TokenScores`, nats; no stage reads it.
         turn: int [N] or None, the turn of a conversation that the token is in, from 0; it does not
-            decrease in a response, and the number of a turn without tokens is absent. None = every
-            response is one turn.
+            decrease in a response, and the number of a turn without tokens is absent. It counts
+            through all rows of a rollout. None = every response is one turn.
         turn_reward: [N] or None, the reward of the token's turn. Those of a response add up to its
             reward: what is given after the end belongs to the last turn. None = the response's
             reward, if every response is one turn.
@@ -140,8 +142,12 @@ class TokenBatch:
                     raise BatchError(f"{name} is {value!r}; expected a list, one for each reward")
                 columns[name] = tuple(value.tolist() if hasattr(value, "tolist") else value)
         self._check_shapes(names)
-        if not {"lengths", "turn", "turn_reward"}.isdisjoint(names):
+        if not {"lengths", "turn", "turn_reward", "rollouts"}.isdisjoint(names):
             self._check_turns()
+        of_rollouts = {"rollouts", "groups", "rewards"}
+        if self.rollouts is not None and not of_rollouts.isdisjoint(names):
+            alike = {"groups": self.groups, "rewards": self.rewards}
+            Rollouts.of(self.rollouts, SingleProcess(), **alike)
         again = not {"lengths", "rewards"}.isdisjoint(names)  # which say what is decided
         self._round_logprobs(LOGPROBS if again else [name for name in LOGPROBS if name in names])
         if "columns" in names:
@@ -183,6 +189,8 @@ class TokenBatch:
             if (wrong := self.turn < earlier).any():
                 row = int(wrong.nonzero()[0])
                 raise BatchError(f"column 'turn' decreases or is negative at {self.row(row)}")
+            if self.rollouts is not None:
+                check_turns(*self.rollout_turns)
         if self.turn_reward is not None:
             first = self.turn_reward[self.turn_starts][self.turns]
             undecided = self.turn_reward.isnan() & first.isnan()
@@ -277,6 +285,13 @@ class TokenBatch:
     def of_turns(self) -> Tensor:
         """int [T], the response that each turn belongs to."""
         return self.responses[self.turn_starts]
+
+    @property
+    def rollout_turns(self) -> tuple[Tensor, Tensor]:
+        """The rollout and the number of each turn of a decided response, int [T'] each."""
+        assert self.rollouts is not None
+        decided = self.decided_responses[self.of_turns]
+        return self.rollouts[self.of_turns][decided], self.turn_numbers[self.turn_starts][decided]
 
     def any_by_turn(self, per_token: Tensor) -> Tensor:
         """bool [N] -> [T]: whether any row of the turn is True."""

@@ -12,11 +12,13 @@ class Level(IntEnum):
     """What an expression has one value for."""
 
     UPDATE = 0
-    RESPONSE = 1
-    """Aggregates by group, too: the responses of a group have the same value."""
-    TURN = 2
+    ROLLOUT = 1
+    """All rows of a rollout have the same value; and so have the rollouts of a group."""
+    RESPONSE = 2
+    """A row of a rollout."""
+    TURN = 3
     """A turn of a response; aggregates by the group's turns of one number, too."""
-    TOKEN = 3
+    TOKEN = 4
 
 
 class RuleColumn(NamedTuple):
@@ -75,11 +77,20 @@ COLUMNS = {
         "R, the response's reward; reward('name') is one of several",
         ("rewards",),
         lambda frame: frame.table.reward().masked_fill(~frame.decided_responses, 0),
-        Level.RESPONSE,
+        Level.ROLLOUT,
     ),
     "ratio": RuleColumn("r = π / π_old", ("logprobs", "old_logprobs"), _ratio),
     "length": RuleColumn(
-        "trained tokens in the response", (), lambda frame: frame.table.lengths, Level.RESPONSE
+        "trained tokens in the response, in all rows of a rollout",
+        (),
+        lambda frame: frame.of_rollout(frame.table.lengths),
+        Level.ROLLOUT,
+    ),
+    "rollout_rows": RuleColumn(
+        "rows of the rollout; 1 = it is one response",
+        (),
+        lambda frame: frame.of_rollout(frame.table.lengths.new_ones(frame.table.lengths.shape)),
+        Level.ROLLOUT,
     ),
     "staleness": RuleColumn(
         "steps between the weights that sampled and those that train",

@@ -37,8 +37,9 @@ Unit = Literal["token", "response", "turn"]
 Path = Literal["response", "turn"]
 BY = {
     "update": Level.UPDATE,
-    "group": Level.RESPONSE,
+    "group": Level.ROLLOUT,
     "position": Level.TOKEN,
+    "rollout": Level.ROLLOUT,
     "response": Level.RESPONSE,
     "turn": Level.TURN,
     "group_turn": Level.TURN,
@@ -447,7 +448,11 @@ class Column(Number):
         return NamedReward(name)
 
 
-By = Literal["update", "group", "position", "response", "turn", "group_turn"] | str | Column
+By = (
+    Literal["update", "group", "position", "rollout", "response", "turn", "group_turn"]
+    | str
+    | Column
+)
 """Which populations there are. A column of one's own means: those of a group that have the same
 value in this column; text writes its name."""
 
@@ -458,7 +463,7 @@ class NamedReward(Number):
 
     reads_tokens: ClassVar[bool] = True
     name: str
-    level: ClassVar[Level] = Level.RESPONSE
+    level: ClassVar[Level] = Level.ROLLOUT
 
     def __str__(self) -> str:
         return f"reward({self.name!r})"
@@ -721,6 +726,8 @@ class Ranking(Populated):
 
     @property
     def counted(self) -> Level:
+        if self.of == "response" and self.value.level < Level.TURN and self.by_level < Level.TURN:
+            return max(self.value.level, self.by_level, Level.ROLLOUT)
         return Level[self.of.upper()]
 
     def ranked(self) -> str:
@@ -825,8 +832,8 @@ class Sample(Method, Rule):
 
     @cached_property
     def level(self) -> Level:
-        """What is drawn: tokens or responses."""
-        return Level.RESPONSE if self.of == "response" else Level.TOKEN
+        """What is drawn: tokens or rollouts."""
+        return Level.ROLLOUT if self.of == "response" else Level.TOKEN
 
     def size(self, amount: float, rule: int, population: int) -> int:
         """The number of tokens (or responses) to select, if `rule` of `population` are the rule's.
@@ -871,7 +878,7 @@ class Statistic(Populated):
     @property
     def counted(self) -> Level:
         """The unit of the population: the finer one of the number's and of the population's."""
-        return max(self.value.level, self.by_level, Level.RESPONSE)
+        return max(self.value.level, self.by_level, Level.ROLLOUT)
 
     def describe(self) -> str:
         return f"{self}: over {self.population()}"

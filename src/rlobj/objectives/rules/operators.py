@@ -20,10 +20,10 @@
     turn_reward.mean(by="group_turn")          the mean over the group's turns of this number
 
 Each population is that of the update, of a group, of a position in a group's responses, of a
-response, of a turn, or of a group's turns of one number: by="update", "group", "position",
-"response", "turn" or "group_turn". by="state" is those of a group that have the same value in the
-column `state` of one's own, which holds whole numbers; a negative one is in none. A token on which
-a number is undefined belongs to no population.
+rollout, of a response (which is a row of a rollout), of a turn, or of a group's turns of one
+number: by="update", "group", "position", "rollout", "response", "turn" or "group_turn". by="state"
+is those of a group that have the same value in the column `state` of one's own, which holds whole
+numbers; a negative one is in none. A token on which a number is undefined belongs to no population.
 """
 
 from collections.abc import Callable
@@ -128,6 +128,7 @@ old_prob, old_logprob = Column("old_prob"), Column("old_logprob")
 old_surprisal, old_entropy = Column("old_surprisal"), Column("old_entropy")
 advantage, reward, ratio = map(Column, ("advantage", "reward", "ratio"))
 length, position, covariance = map(Column, ("length", "position", "covariance"))
+rollout_rows = Column("rollout_rows")
 staleness = Column("staleness")
 proxy_gap, ref_gap, sampler_gap = map(Column, ("proxy_gap", "ref_gap", "sampler_gap"))
 collision, old_collision = Column("collision"), Column("old_collision")
