@@ -114,7 +114,7 @@ class FixedLength(_OfRollouts):
 
     def resolve(self, max_tokens: int) -> FixedLength:
         number = max_tokens if self.length == "max_tokens" else self.length
-        return self.model_copy(update={"length": number})
+        return FixedLength(length=number, over=self.over, of=self.of)
 
 
 class PromptMean(Divisor):

@@ -273,8 +273,9 @@ class Frame:
 
     def _once(self, members: Tensor, level: Level) -> Tensor:
         """Members without the other rows of their rollouts, if these are what is counted."""
-        several = self.rollouts is not None and level == Level.ROLLOUT
-        return members & self.rollouts.first if several else members
+        if self.rollouts is None or level != Level.ROLLOUT:
+            return members
+        return members & self.rollouts.first
 
     def _at(self, node: Expr, level: Level) -> Values:
         """The values of an expression for each token, turn or response, or 0-d."""

@@ -61,7 +61,7 @@ def rollout_advantages(
     (rows, start), (names, _) = statistics.gather(rows, comm), statistics.gather(names, comm)
     groups, number = names[:, 0], torch.arange(len(names))
     if several:
-        rows, groups, number = _by_rollout(rows, *names.unbind(1), advantage.by_turn)
+        rows, groups, number = _by_rollout(rows, groups, names[:, 1], advantage.by_turn)
     rewards, lengths = rows[:, _SUMS:], rows[:, 0]
     if advantage.by_turn:
         rewards[:, 0] = torch.where(lengths == 0, rows[:, 2], rewards[:, 0])
