@@ -183,6 +183,8 @@ def observed_update(
 def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str, float]:
     """Rewards, groups, lengths and turns of the responses in the updates, each counted once.
 
+    A rollout of several rows is one response.
+
     If the tables have no rewards, only lengths and counts. `tokens/step` counts a token once for
     each update that trains on it, as `tokens/dropped` and the record do.
     """
@@ -195,21 +197,30 @@ def _rollout_metrics(updates: Sequence[ObservedUpdate], comm: Comm) -> dict[str,
         [table.lengths for table in tables],
         [table.reward().double() if rewarded else table.lengths * torch.nan for table in tables],
         [table.of_turns.bincount(minlength=len(table.lengths)) for table in tables],
+        [table.response_ids if table.rollouts is None else table.rollouts for table in tables],
     )
-    groups, lengths, rewards, turns = (
+    groups, lengths, rewards, turns, rollouts = (
         statistics.gather(torch.cat(column).cpu()[rows], comm)[0] for column in columns
     )
+    distinct, place = rollouts.unique(return_inverse=True)
+    if several := len(distinct) < len(place):
+        whole = torch.zeros(len(distinct), dtype=torch.int64)
+        lengths, turns = (whole.index_add(0, place, column.long()) for column in (lengths, turns))
+        first = whole.index_copy(0, place, torch.arange(len(place)))
+        groups, rewards = groups[first], rewards[first]
     every = [rewards[groups == group] for group in groups.unique()]
     silent = sum(len(group) > 1 and not differ(group) for group in every)
     decided = rewards[~rewards.isnan()]
     mean = decided.mean()
     tokens, count = float(lengths.sum()), len(rewards)
+    mean_length = tokens / max(count, 1)
     trained = sum(int(u.plan.clauses.in_phase.sum()) for u in updates if u.plan.clauses)
     by_turn = any(table.turn is not None for table in tables)
     counts = {
         **({"turns/mean": float(turns.sum()) / max(count, 1)} if by_turn else {}),
         "response/count": float(count),
-        "response/length_mean": tokens / max(count, 1),
+        "response/length_mean": mean_length,
+        **({"rollout/rows": len(place) / count, "rollout/tokens": mean_length} if several else {}),
         "tokens/sampled": tokens,
         "tokens/step": float(comm.sum(torch.tensor(trained))),
     }

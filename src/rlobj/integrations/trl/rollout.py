@@ -88,9 +88,13 @@ class Rollouts(_Trainer):
         rows = torch.arange(size, device=rewards.device) + self.accelerator.process_index * size
         ids = rows + progress.rows if training else rows
         group = self.num_generations if training else self.num_generations_eval
+        output |= {"rlobj_ids": ids, "rlobj_groups": ids // group}
+        output |= (rollouts := self._rollouts(inputs, output))
+        progress.turns |= bool(rollouts)
+        self._own_advantages |= bool(rollouts) and self._auto  # TRL's count rows
         apart = self._own_advantages and self.objective.advantage.decoupled
         read = decided(rewards, self.reward_func_names if needs.rewards or apart else None)
-        output |= {"rlobj_ids": ids, "rlobj_groups": ids // group, "rlobj_rewards": read[rows]}
+        output["rlobj_rewards"] = read[rows]
         apart = self.args.multi_objective_aggregation == "normalize_then_sum"
         scaled = rewards if apart else total_reward(read, self.reward_weights.tolist()).unsqueeze(1)
         equal = equal_groups(scaled, group)[rows]
@@ -102,6 +106,30 @@ class Rollouts(_Trainer):
             progress.rewards = rewards
             progress.rows += len(rewards)
         return output
+
+    def _rollouts(self, inputs: Any, output: Inputs) -> dict[str, Tensor]:
+        """Columns [B] of the rollouts whose rows the completions are, if `rollout_func` says it.
+
+        The rows of a group with one number are a rollout, on any process. `rlobj_rollouts` is the
+        id of its first row, `rlobj_before` has the turns in its earlier rows, and `rlobj_last` is
+        true in the row with its last turn.
+        """
+        numbers = [row.get("rollout") if self.rollout_func else None for row in inputs]
+        if not any_rank(any(number is not None for number in numbers), self._comm):
+            return {}
+        right = all(isinstance(number, int) for number in numbers)
+        what = "rollout_func returned `rollout`; expected a list with an int for each completion"
+        agree(None if right else ConfigError(what), "sampling", self._comm)
+        ids, size = output["rlobj_ids"], turn_begins(trained(output)).sum(1)
+        mine = torch.stack([output["rlobj_groups"], torch.tensor(numbers).to(ids), ids, size], 1)
+        every = torch.cat(self._comm.gather(mine.cpu())).to(mine)
+        same = (every[:, None, :2] == mine[:, :2]).all(2)  # [rows of all processes, B]
+        rows, turns = every[:, 2:, None].unbind(1)
+        return {
+            "rlobj_rollouts": rows.where(same, 2**62).amin(0),
+            "rlobj_before": (turns * (same & (rows < ids))).sum(0),
+            "rlobj_last": (rows * (same & (turns > 0))).amax(0) == ids,
+        }
 
     def _log_limits(self, conversations: Sequence[tuple[Any, Any]]) -> None:
         """Log the shares of conversations that end at a limit; messages and token ids are given.
@@ -198,19 +226,26 @@ def trained(inputs: Mapping[str, Any]) -> Tensor:
     return inputs["completion_mask"] * inputs.get("tool_mask", 1)
 
 
-def turn_columns(mask: Tensor, rewards: Tensor) -> dict[str, Tensor]:
+def turn_begins(mask: Tensor) -> Tensor:
+    """True where a turn of the policy begins, [B, T]; the mask is that of `trained`."""
+    return mask.diff(prepend=torch.zeros_like(mask[:, :1])) > 0
+
+
+def turn_columns(inputs: Mapping[str, Any], rewards: Tensor) -> dict[str, Tensor]:
     """The columns `turn` and `turn_reward` of responses, [B, T].
 
-    A turn ends where tool output begins. TRL has no rewards of turns: that of the response belongs
-    to its last turn.
+    A turn ends where tool output begins. TRL has no rewards of turns: that of the response, or of
+    the rollout, belongs to its last turn.
 
     Args:
-        mask: see `trained`.
+        inputs: of a micro-batch.
         rewards: of the responses, [B]; NaN = undecided.
     """
-    begins = mask.diff(prepend=torch.zeros_like(mask[:, :1])) > 0
-    turn = (begins.cumsum(1) - 1).clamp(min=0)
-    return {"turn": turn, "turn_reward": torch.where(turn == turn[:, -1:], rewards[:, None], 0.0)}
+    turn = (turn_begins(trained(inputs)).cumsum(1) - 1).clamp(min=0)
+    last = turn == turn[:, -1:]
+    if "rlobj_rollouts" in inputs:
+        last, turn = last & inputs["rlobj_last"][:, None], turn + inputs["rlobj_before"][:, None]
+    return {"turn": turn, "turn_reward": torch.where(last, rewards[:, None], 0.0)}
 
 
 def sequences(inputs: Mapping[str, Any]) -> Iterator[tuple[list[int], Sequence[int]]]:

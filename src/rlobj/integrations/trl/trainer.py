@@ -43,6 +43,7 @@ _POLICY = {"logprobs", "entropy", "old_logprobs", "old_entropy"}
 _COLUMNS = {
     "groups": "rlobj_groups",
     "ids": "rlobj_ids",
+    "rollouts": "rlobj_rollouts",
     "rewards": "rlobj_rewards",
     "old_logprobs": "old_per_token_logps",
     "old_entropy": "rlobj_old_entropy",
@@ -116,6 +117,7 @@ class ObjectiveMixin(_Trainer):
         self._own_advantages = advantages == "objective" or (
             advantages == "auto" and not settings.scaled_as(self.objective, config)
         )
+        self._auto = advantages == "auto"
         self._progress = Progress({**self.objective.init(), "update": 0})
         super().__init__(*arguments, **named)
         settings.check_rewards(self.objective, self.reward_func_names)
@@ -306,7 +308,7 @@ class ObjectiveMixin(_Trainer):
         columns |= {f"{name}_logprob": inputs[f"{OWN}{name}_logprob"] for name in self._scores}
         named = {name: inputs[key] for name, key in _COLUMNS.items() if key in inputs}
         if self._progress.turns:
-            named |= turn_columns(mask, total_reward(inputs["rlobj_rewards"], weights))
+            named |= turn_columns(inputs, total_reward(inputs["rlobj_rewards"], weights))
         return TokenBatch.from_padded(
             mask,
             logprobs,
