@@ -31,7 +31,13 @@ NONE = 'None. --where RULE selects among all tokens, touched or not, such as --w
 
 
 def inspect(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, finished or not.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder of a run, finished or not; or a JSONL file of verifiers' traces.",
+        ),
+    ],
     step: Step = None,
     dropped: Annotated[
         bool, typer.Option("--dropped", help="Only tokens that the objective dropped.")

@@ -44,7 +44,9 @@ def replay(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="Folder of a run with full tables, or Parquet files of such tables."
+            metavar="RUN",
+            help="Folder of a run with full tables, or Parquet files of such tables; or a JSONL "
+            "file of verifiers' traces.",
         ),
     ],
     preset: Annotated[

@@ -20,6 +20,7 @@ from rlobj.reporting import visible
 from rlobj.runs.layout import step_files
 from rlobj.runs.reading import RecordedUpdate
 from rlobj.runs.rows import rows_of
+from rlobj.runs.traces import is_traces
 
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""
@@ -153,7 +154,10 @@ def inspect(
     Raises:
         ConfigError: no run or no records there, no such step, or a rule that no step can answer.
     """
-    opened, rule = open_run(run), None if where is None else read_filter(where)
+    traces = is_traces(Path(run))
+    where = "prob <= 1" if traces and where is None else where
+    opened = OpenRun(Path(run), {}) if traces else open_run(run)
+    rule = None if where is None else read_filter(where)
     question = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     question += "" if text is None else f" {visible(text, 40)!r}"
     question += "" if rule is None else f" with {rule}"
@@ -177,7 +181,7 @@ def inspect(
         recorded=len(rows),
         complete=complete,
         undecided=0 if dropped or text is not None else read.undecided,
-        tabled=rule is not None,
+        tabled=rule is not None and not traces,
     )
 
 
@@ -222,7 +226,7 @@ def _from_record(run: OpenRun, step: int | None) -> _Read:
 
 def _from_tables(run: OpenRun, step: int | None, rule: Expr, trust: bool) -> _Read:
     """All tokens that a rule selects, of the steps with full tables."""
-    if not step_files(run.path, "tables"):
+    if not is_traces(run.path) and not step_files(run.path, "tables"):
         tables = Setting("output.tables_every", 10)
         raise ConfigError(f"{run.path} has no full tables for a rule: use ", tables)
     parts, steps = list[Any](), set[int]()

@@ -19,6 +19,7 @@ from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.reading import Record, sound
 from rlobj.runs.tables import UpdateTable, read_tables
 from rlobj.runs.texts import TokenTexts
+from rlobj.runs.traces import is_traces, traced_updates
 
 
 def open_run(folder: Path | str) -> OpenRun:
@@ -56,12 +57,14 @@ class OpenRun:
     def texts(self) -> TokenTexts:
         """The texts of the run's tokens.
 
-        They are those of the newest checkpoint's tokenizer, or as the record has them.
+        They are those of the newest checkpoint's tokenizer, or as the record has them; those of
+        traces are those of a tokenizer.json beside the file.
         """
         from tokenizers import Tokenizer
 
-        for checkpoint in reversed(checkpoints(self.path)):
-            file = checkpoint / "model" / "tokenizer.json"
+        models = [checkpoint / "model" for checkpoint in reversed(checkpoints(self.path))]
+        for folder in models or [self.path.parent] * is_traces(self.path):
+            file = folder / "tokenizer.json"
             if not file.is_file():
                 continue
             with contextlib.suppress(Exception):  # tokenizers raises nothing narrower
@@ -76,6 +79,9 @@ class OpenRun:
 
     def tables(self, step: int | None = None, trust: bool = False) -> Iterator[UpdateTable]:
         """The updates with full tables, of all steps or of one."""
+        if is_traces(self.path):
+            yield from traced_updates(self.path, step)
+            return
         with sound(self.path):
             yield from read_tables(self.path, None if step is None else [step], trust=trust)
 

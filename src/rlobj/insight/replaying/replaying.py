@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from rlobj.runs.layout import is_run, table_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import checked_files, sound
 from rlobj.runs.tables import UpdateTable, read_tables
+from rlobj.runs.traces import is_traces, traced_updates
 from rlobj.settings.presets import Preset
 
 _SHARES = {
@@ -63,6 +64,7 @@ class Replay:
         refused: why something cannot be replayed, by its name.
         notes: what should be known about the numbers.
         swept: the name of the swept number, or "".
+        traces: the source is a file of verifiers' traces, which name no objective.
     """
 
     source: str
@@ -74,12 +76,18 @@ class Replay:
     refused: Mapping[str, Message]
     notes: Sequence[Message]
     swept: str = ""
+    traces: bool = False
 
     @property
     def title(self) -> str:
         """What was read, and whether the recorded weights were found again."""
         source, steps = visible(self.source, 200), listed(self.steps)
-        title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens\n"
+        kind = "traces" if self.traces else "full tables"
+        title = f"{source}, {kind} of {steps}: {self.population:,.0f} tokens\n"
+        if self.traces:
+            return (
+                f"{title}traces name no objective: 'recorded' is Objective() with their advantages"
+            )
         if self.reproduced == self.population:
             return f"{title}the recorded objective gives all recorded weights again, to the bit"
         others = self.population - self.reproduced
@@ -141,8 +149,8 @@ def replay(
     it.
 
     Args:
-        tables: the folder of a run with full tables, a folder of such files, or one such file; or
-            updates from `read_tables`.
+        tables: the folder of a run with full tables, a folder of such files, or one such file; a
+            JSONL file of verifiers' traces; or updates from `read_tables`.
         objectives: names of presets, preset files, Objectives and rules, or a mapping from names
             to them; the recorded objective always comes first.
         sweep: "NAME=FROM..TO" or "NAME=FROM..TO:COUNT", or {NAME: values}: the name stands for a
@@ -156,6 +164,10 @@ def replay(
             no rule reads, code without `trust`, or nothing that can be replayed.
     """
     path = Path(tables) if isinstance(tables, str | Path) else None
+    source = str(path or "the updates")
+    traces = False
+    if path and is_traces(path):
+        tables, path, traces = [*traced_updates(path, step)], None, True
     recorded = (read_settings(path) if path and is_run(path) else {}).get("objective")
     recorded = recorded if isinstance(recorded, dict) else {}
     with reading(Scope.of(recorded.get("columns"), recorded.get("scores"))):  # which rules may read
@@ -169,11 +181,11 @@ def replay(
     updates = (update for update in updates if step in (None, update.step))
     count = len(checked_files(path, "tables", steps)) if path else length_hint(tables)
     progress(0, count)
-    with sound(path or "the updates"):
+    with sound(source):
         for done, batches in enumerate(planning.rollouts(updates), 1):
             running.rollout(batches)
             progress(done, max(done, count))
-    return running.result(str(path or "the updates"))
+    return replace(running.result(source), traces=traces)
 
 
 class _Replay:
