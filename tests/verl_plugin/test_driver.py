@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import sessions
 import torch
 import transfer_queue
 from alone import difference, gradients
 from conftest import two_processes
-from harness import RESPONSES, Workers, rollout, run_config
+from harness import RESPONSES, Workers, changed, rollout, run_config
 from omegaconf import OmegaConf
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils
 
 from rlobj import load_preset
-from rlobj.integrations.verl.names import PADDING
+from rlobj.integrations.verl.names import INDEX, PADDING
 
 
 class GivenTrainer(PPOTrainer):
@@ -44,7 +48,31 @@ class GivenTrainer(PPOTrainer):
         return batch
 
 
+@pytest.fixture(scope="module")
+def queue(workers: Workers) -> Iterator[None]:
+    """verl's queue; the workers know only the first one."""
+    settings = {"enable": True, "backend": {"SimpleStorage": {"num_data_storage_units": 1}}}
+    transfer_queue.init(OmegaConf.merge(workers.config.transfer_queue, settings))
+    yield
+    transfer_queue.close()
+
+
+def train_from_queue(
+    workers: Workers, config: Any, data: TensorDict, keys: list[str]
+) -> tuple[KVBatchMeta, dict[str, Any]]:
+    """A step of verl's trainer on responses in its queue: what it trained on, and its metrics."""
+    lengths = [len(row) for row in data["input_ids"].unbind()]
+    tags = [{"seq_len": n, "prompt_len": 3, "response_len": n - 3} for n in lengths]
+    transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=data, tags=tags)
+    batch = KVBatchMeta(keys=keys, tags=tags, partition_id="train", extra_info={})
+    metrics: dict[str, Any] = {}
+    batch = GivenTrainer(config, workers).train_on(batch, metrics)
+    transfer_queue.kv_clear(keys=batch.keys, partition_id="train")
+    return batch, metrics
+
+
 @two_processes
+@pytest.mark.usefixtures("queue")
 def test_verls_trainer_hands_over_what_rlobj_reads(workers: Workers, sharp_policy: Path) -> None:
     """30 responses: verl fills up with two synthetic ones, and balances the processes."""
     config = run_config(sharp_policy, preset="20-entropy")
@@ -52,20 +80,8 @@ def test_verls_trainer_hands_over_what_rlobj_reads(workers: Workers, sharp_polic
     few = torch.arange(RESPONSES - 2)
     data = tensordict_utils.index_select_tensor_dict(rollout(), few)
     keys = [f"{uid}_{i}_0" for i, uid in enumerate(data["uid"])]
-    lengths = [len(row) for row in data["input_ids"].unbind()]
-    tags = [{"seq_len": n, "prompt_len": 3, "response_len": n - 3} for n in lengths]
-    queue = OmegaConf.merge(
-        config.transfer_queue,
-        {"enable": True, "backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
-    )
-    transfer_queue.init(queue)
-    try:
-        transfer_queue.kv_batch_put(keys=keys, partition_id="train", fields=data, tags=tags)
-        batch = KVBatchMeta(keys=keys, tags=tags, partition_id="train", extra_info={})
-        metrics: dict[str, Any] = {}
-        batch = GivenTrainer(config, workers).train_on(batch, metrics)
-    finally:
-        transfer_queue.close()
+    batch, metrics = train_from_queue(workers, config, data, keys)
+    assert INDEX not in batch.fields
     added = {key.rsplit("_", 2)[0] for key in batch.keys if key not in keys}
     assert batch.extra_info[PADDING].split(",") == [*added]
     [found] = workers.gradients()
@@ -74,3 +90,23 @@ def test_verls_trainer_hands_over_what_rlobj_reads(workers: Workers, sharp_polic
     assert difference(found, wanted) < 2e-5
     assert 0.19 < metrics["actor/rlobj/selected/entropy.top(0.2)"] < 0.22
     assert metrics["actor/grad_norm"] > 0
+
+
+@two_processes
+@pytest.mark.usefixtures("queue")
+def test_rows_that_branch_train_their_beginning_once(workers: Workers, sharp_policy: Path) -> None:
+    """verl marks it in both rows; the gradient is that of sessions by a loop by hand."""
+    few = torch.arange(RESPONSES - 2)
+    data, named = sessions.branched(8, 16), sessions.names()[: len(few)]
+    data = tensordict_utils.index_select_tensor_dict(data, few)
+    workers.group.begin("grpo")
+    keys = [f"{uid}_{session}_{index}" for uid, session, index in named]
+    train_from_queue(workers, run_config(sharp_policy, preset="grpo"), data, keys)
+    [found] = workers.gradients()
+    twice = sessions.by_hand(sharp_policy, data)
+    masks = list(data["loss_mask"].unbind())
+    masks[16] = masks[16].clone()
+    masks[16][: -(len(masks[16]) // 2)] = 0
+    once = sessions.by_hand(sharp_policy, changed(data, loss_mask=masks))
+    assert difference(found, once) < 2e-5
+    assert difference(twice, once) > 1e-3

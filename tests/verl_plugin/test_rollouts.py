@@ -151,7 +151,7 @@ def test_bad_batches_are_refused_by_all_processes(workers: Workers) -> None:
     bad[31] = bad[31] * torch.nan  # only the second process has it
     cases = {
         "column 'entropy' is nan|a table on another rank cannot": changed(data, entropy=bad),
-        "one response per session": with_names(data, list(data["uid"]), [0] * RESPONSES),
+        "two responses of verl have one uid": with_names(data, list(data["uid"]), [0] * RESPONSES),
         "no entropy, session_id": data.exclude("entropy", "session_id"),
     }
     for message, case in cases.items():

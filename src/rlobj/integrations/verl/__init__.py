@@ -9,7 +9,8 @@ imported; the changes do nothing unless `loss_mode` is `rlobj`:
 
 - verl's check of the configuration, which runs before Ray starts, also calls `settings.check`;
 - the actor's training worker becomes `worker.ObjectiveWorker`, which plans each update;
-- the trainer names the synthetic responses of a batch, whose tags only it knows, to that worker;
+- the trainer tells that worker what only its keys and tags say: which responses of a batch are
+  synthetic, and the order of a session's responses;
 - `rlobj` is a registered policy loss. It only says that the plan is missing, because the worker
   computes the loss: a trainer without this worker stops, and never trains with another loss.
 """
@@ -72,12 +73,15 @@ def _workers(module: Any) -> None:
 
 
 def _trainers(module: Any) -> None:
-    """Hand the uids of synthetic responses over to rlobj's worker."""
+    """Hand what keys and tags say of responses over to rlobj's worker."""
     update = module.PPOTrainer._update_actor
 
     @wraps(update)
     def _update_actor(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if self.config.actor_rollout_ref.actor.policy_loss.loss_mode == LOSS_MODE:
+            from rlobj.integrations.verl.tables import name_rows
+
+            name_rows(batch, module.tq)
             rows = zip(batch.keys, batch.tags, strict=True)
             uids = {key.rsplit("_", 2)[0] for key, tag in rows if tag.get("is_padding")}
             batch.extra_info[PADDING] = ",".join(sorted(uids))

@@ -5,16 +5,19 @@ marks the trained tokens. `response_mask` lacks those that verl's rollout correc
 """
 
 # pyright: reportMissingImports=false
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import combinations, groupby
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torch.nn.functional import pad
 from verl.utils import tensordict_utils
 
 from rlobj.base.errors import BatchError
-from rlobj.integrations.verl.names import PADDING
+from rlobj.integrations.verl.names import INDEX, PADDING
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.operators import column
 from rlobj.objectives.statistics import Comm, gather
@@ -25,12 +28,60 @@ NEEDED = (
     *("loss_mask", "response_mask", "old_log_probs", "entropy"),
     *("rm_scores", "uid", "session_id"),
 )
+SAMPLED = ("input_ids", "loss_mask", "rollout_log_probs")
 WEIGHT, ACCEPTED = "rollout_weight", "rollout_accepted"
 
 
 def values(field: Tensor) -> Tensor:
     """The entries of a field, response after response, [Σ j]."""
     return field.values() if field.is_nested else field.flatten()
+
+
+def name_rows(batch: Any, queue: Any) -> None:
+    """Put into verl's queue which row of its session each response is, and which tokens it trains.
+
+    A session is a rollout. An agent loop may return several responses for it, its rows, with the
+    keys `{uid}_{session_id}_{index}`. If every session has one row, nothing changes.
+
+    Args:
+        batch: the keys that verl trains on; its `fields` then name the index, too.
+        queue: the module `transfer_queue`.
+    """
+    sessions, indices = zip(*(key.rsplit("_", 1) for key in batch.keys), strict=True)
+    if len({*sessions}) == len(sessions):
+        return
+    entries = {"keys": batch.keys, "partition_id": batch.partition_id}
+    fields = TensorDict({INDEX: torch.tensor([*map(int, indices)])}, [len(indices)])
+    if SAMPLED[2] in batch.fields:
+        data = queue.kv_batch_get(**entries, select_fields=[*SAMPLED])
+        fields["loss_mask"] = marked_once(sessions, fields[INDEX], data)
+    batch.fields = queue.kv_batch_put(**entries, fields=fields).fields
+
+
+def marked_once(sessions: Sequence[str], indices: Tensor, data: TensorDict) -> Tensor:
+    """`loss_mask` without the tokens of a row that an earlier row of its session trains, too.
+
+    Two rows share a beginning up to the first token whose ids differ or, where both train it,
+    whose log-probs from the sampler differ. What they share was sampled once.
+
+    Args:
+        sessions: of the responses, [B].
+        indices: of the responses in their sessions, int [B].
+        data: the fields `SAMPLED`, nested [B, j]; `input_ids` has the prompt, too.
+    """
+    rows = [*zip(*(data[name].unbind() for name in SAMPLED), strict=True)]
+    whole = [[pad(field, (len(row[0]) - len(field), 0)) for field in row] for row in rows]
+    once = [trained.clone() for _, trained, _ in whole]
+    order = sorted(range(len(rows)), key=lambda row: (sessions[row], int(indices[row])))
+    for _, session in groupby(order, key=sessions.__getitem__):
+        for earlier, later in combinations(session, 2):
+            n = min(len(once[earlier]), len(once[later]))
+            (ids, trained, logprobs), theirs = [[x[:n] for x in whole[i]] for i in (later, earlier)]
+            both = (trained * theirs[1]).bool()
+            differ = (ids != theirs[0]) | both & (logprobs != theirs[2])
+            once[later][:n].masked_fill_(both & (differ.cumsum(0) == 0), 0)
+    masks = [mask[len(mask) - len(row[1]) :] for mask, row in zip(once, rows, strict=True)]
+    return torch.nested.as_nested_tensor(masks, layout=torch.jagged)
 
 
 def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBatch:
@@ -44,7 +95,7 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
         comm: the data-parallel group.
 
     Raises:
-        BatchError: a field is absent, or one session has several responses.
+        BatchError: a field is absent, or two responses have one name.
     """
     if absent := [name for name in NEEDED if name not in data]:
         needed = "trainer.use_v1=True and algorithm.rollout_correction.bypass_mode=False"
@@ -56,7 +107,10 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
     rewards = torch.stack([row.double().sum() for row in data["rm_scores"].unbind()]).cpu()
     padding = tensordict_utils.get(data, key=PADDING, default="").split(",")
     synthetic = torch.tensor([uid in padding for uid in uids])
-    ids = torch.tensor([number(*name) for name in zip(uids, sessions, strict=True)])
+    several = INDEX in data
+    rows = [map(str, data[INDEX].tolist())] if several else []
+    ids = torch.tensor([*map(number, uids, sessions, *rows)])
+    rollouts = torch.tensor([*map(number, uids, sessions)], device=device) if several else None
     _check_unique(ids, comm)
 
     def tokens(name: str) -> Tensor | None:
@@ -68,6 +122,7 @@ def rollout_table(data: TensorDict, device: torch.device, comm: Comm) -> TokenBa
         lengths=torch.stack([row.bool().sum() for row in mask.unbind()]).to(device),
         groups=torch.tensor([number(uid) for uid in uids], device=device),
         ids=ids.to(device),
+        rollouts=rollouts,
         rewards=rewards.masked_fill(synthetic, torch.nan).to(device),
         logprobs=old,
         old_logprobs=old,
@@ -138,4 +193,4 @@ def number(*names: str) -> int:
 def _check_unique(ids: Tensor, comm: Comm) -> None:
     everyone, _ = gather(ids, comm)
     if len(everyone.unique()) != len(everyone):
-        raise BatchError("advantages need one response per session, and each once in a batch")
+        raise BatchError(f"two responses of verl have one uid, session_id and {INDEX}")

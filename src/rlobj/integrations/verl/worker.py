@@ -114,8 +114,8 @@ class ObjectiveWorker(TrainingWorker):
         with together(self.comm, "reading verl's batch"):
             table = rollout_table(data, self.device, self.comm)
         objective = self._settings.objective
-        different = not torch.equal(values(data["response_mask"]), values(data["loss_mask"]))
-        if any_rank(different or "rollout_is_weights" in data, self.comm):
+        rejected = values(data["response_mask"])[values(data["loss_mask"]).bool()] == 0
+        if any_rank(bool(rejected.any()) or "rollout_is_weights" in data, self.comm):
             objective, table = correct(objective, table, data)
         if _COLLISIONS & objective.needs.ever:
             scores = self._scores(data, loaded=False)
