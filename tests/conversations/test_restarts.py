@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -131,6 +132,7 @@ class Asks:
 def scripted(*turns: str, environment: Any = Asks, **settings: Any) -> tuple[list[Response], Any]:
     """The rows of one rollout, and what the policy reads before each turn."""
     sampler: Any = Script(*turns)
+    problem = settings.pop("problem", Problem("1", "", ""))
     tokens = {"max_tokens": 2000, "rollout_tokens": settings.pop("rollout_tokens", None)}
     with open_conversations(
         *(EnvironmentSettings(**{"target": "given", **settings}), sampler, QWEN, Chat()),
@@ -138,7 +140,7 @@ def scripted(*turns: str, environment: Any = Asks, **settings: Any) -> tuple[lis
         environment=environment,
     ) as conversations:
         asked = SamplingSettings(**tokens)
-        [rows] = conversations.sample([Problem("1", "", "")], count=1, settings=asked, seeds=[1])
+        [rows] = conversations.sample([problem], count=1, settings=asked, seeds=[1])
     return rows, sampler.read
 
 
@@ -294,3 +296,19 @@ def test_an_environment_that_is_named_restarts_and_calls_sub_agents_without_tool
     assert rows[1].turns[0].observation == "sub"
     with pytest.raises(RunError, match=r"WithTools\.step returned a call with tools"):
         scripted("one", "two", environment=None, target=f"{file}:WithTools")
+
+
+def test_the_calculator_of_the_page_is_compacted_after_three_turns(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "conversations.md").read_text(encoding="utf-8")
+    file = tmp_path / "compacting.py"
+    file.write_text("# compacting.py" + page.partition("# compacting.py")[2].partition("```")[0])
+    asked = ["?1*2;", "?3*4;", "?37*46;", "?5*6;", "#1702"]
+    problem = Problem("1", "37*46=", "1702")
+    given = {"environment": None, "target": f"{file}:Compacting", "problem": problem}
+    rows, read = scripted(*asked, **given)
+    assert [[turn.text for turn in row.turns] for row in rows] == [asked[:3], asked[3:]]
+    assert [row.began for row in rows] == ["", "restart"]
+    assert "user\n37*46=<|im_end|>" in read[0]
+    assert "user\n37*46=1702;<|im_end|>" in read[3]
+    assert "?37*46;" not in read[3]
+    assert rows[1].turns[-1].correct is True

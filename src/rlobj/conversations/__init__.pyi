@@ -9,6 +9,7 @@ from .environment import Turn as Turn
 from .methods import MethodEnvironment as MethodEnvironment
 from .methods import ToolEnvironment as ToolEnvironment
 from .methods import from_trl as from_trl
+from .opening import Calculator as Calculator
 from .pool import ToolPool as ToolPool
 from .pool import ToolResult as ToolResult
 from .rendering import Rendering as Rendering
