@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import forked
 import pytest
 import torch
-from integrations.trl_runs import completions, config, trainer
+from integrations.trl_runs import Gradients, Watched, completions, config, off, policy, trainer
+from integrations.trl_runs import _rows as scores
 from runs import metrics
 
 import rlobj
@@ -66,6 +68,28 @@ def test_completions_of_a_group_with_one_number_are_one_rollout(tmp_path: Path) 
     assert (line["response/count"], line["rollout/rows"], line["reward/mean"]) == (16, 2, 0.5)
     assert line["rollout/tokens"] == line["response/length_mean"] == len(table) / 16
     assert line["turns/mean"] == sum(turns.values()) / 16
+
+
+def test_the_gradient_is_that_of_a_loop_over_rollouts(tmp_path: Path) -> None:
+    """GRPO with two rollouts a group: one of three rows and reward 1, one of a row and reward 0."""
+    found = Gradients()
+    args = config(tmp_path, max_steps=1)
+    one = trainer(Watched, args, record=False, callbacks=[found], **NAMED)
+    one.train()
+    [(window, weights)] = one.updates
+    model = policy()
+    model.load_state_dict(weights)
+    scored = [row for inputs in window.inputs for row in scores(model, inputs, one.temperature)]
+    logprobs = {int(row["ids"]): row["logprobs"] for row in scored}
+    advantage = 0.5 / (math.sqrt(0.5) + 1e-6)
+    loss = torch.zeros(())
+    for group in range(8):
+        for members, sign in (((0, 2, 3), 1), ((1,), -1)):
+            tokens = torch.cat([logprobs[4 * group + member] for member in members])
+            loss = loss - sign * advantage * tokens.sum() / len(tokens) / 16
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert off(found.found[0], expected.double()) < 1e-5
 
 
 def test_a_column_that_is_no_list_of_ints_is_refused(tmp_path: Path) -> None:
