@@ -82,8 +82,8 @@ function card(response, index, group) {
   const row = group.slice(0, index).filter(({ rollout }) => rollout === response.rollout).length;
   const prompt = row && word("prompt", start);
   if (prompt) body.prepend(make("div", { class: "heard" }, visible(prompt, 20_000)));
-  const later = `rollout ${response.rollout}, row ${row}: ${visible(word("began", start) ?? "", 40)}`;
-  const name = make("h3", {}, row ? later : `response ${response.response}`);
+  const began = word("began", start) ? `: ${visible(word("began", start), 40)}` : "";
+  const name = make("h3", {}, row ? `rollout ${response.rollout}, row ${row}${began}` : `response ${response.response}`);
   return make("article", {}, make("header", {}, name, make("p", { class: "counts" }, facts.join(" · "))), body);
 }
 
