@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlobj.conversations import EnvironmentSettings, Turn
+from rlobj.conversations import Call, EnvironmentSettings, Turn
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
@@ -111,6 +111,44 @@ class Slow:
         while self.slow and not self.others.is_set():
             await asyncio.sleep(0.01)
         return Turn(f"{self.count},", done=self.count == 3)
+
+
+class Rows:
+    """Asks two sub-agents after the first turn, and begins a new context after the second one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reset(self, problem: Problem) -> None:
+        """Begin with the problem."""
+
+    def step(self, messages: Any) -> Turn:
+        self.count += 1
+        texts = [[{"role": "user", "content": text}] for text in ("1+3=", "3+1=")]
+        if self.count == 1:
+            return Turn(calls=[Call(text) for text in texts])
+        return Turn(restart=texts[0]) if self.count == 2 else Turn(done=True)
+
+
+def check_rollouts(sampler: Sampler, model: Any) -> None:
+    """Rows of new contexts and of sub-agents are scored as they were drawn, and come again."""
+    asked = SamplingSettings(max_tokens=40, rollout_tokens=200, stop=("=", "1", "2", "3"))
+    settings, tokenizer = EnvironmentSettings(target="given"), build_tokenizer()
+    problems = [Problem(str(n), f"{n}+3=", "") for n in range(4)]
+
+    def hold() -> list[Response]:
+        with open_conversations(
+            settings, sampler, tokenizer, None, lambda x: x.prompt, environment=Rows
+        ) as conversations:
+            found = conversations.sample(problems, count=2, settings=asked, seeds=range(4))
+        return [row for group in found for row in group]
+
+    rows = hold()
+    assert {row.began for row in rows} == {"", "call", "restart"}
+    scored = score_samples(model, [(row.prompt, row.interleaved) for row in rows])
+    drawn = torch.tensor([logprob for row in rows for logprob in row.logprobs])
+    assert float((scored.logprobs.detach() - drawn).abs().max()) < TOLERANCE
+    assert [(row.id, row.tokens) for row in hold()] == [(row.id, row.tokens) for row in rows]
 
 
 def check_conversations(sampler: Sampler, model: Any) -> None:

@@ -19,6 +19,7 @@ from vllm_tools import (
     TOLERANCE,
     check_conversations,
     check_long_prompts,
+    check_rollouts,
     draw,
     gap,
     jitter,
@@ -208,6 +209,12 @@ def test_the_engine_samples_on_after_an_error_in_the_middle(tied):
 def test_conversations_go_on_by_themselves_and_are_scored_as_they_were_drawn(tied):
     model, sampler = tied
     check_conversations(sampler, model)
+
+
+@pytest.mark.slow
+def test_rows_of_rollouts_are_scored_as_they_were_drawn_and_come_again(tied):
+    model, sampler = tied
+    check_rollouts(sampler, model)
 
 
 def test_long_prompts_are_drawn_together_as_they_are_alone(tied):
