@@ -2,12 +2,13 @@
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 from rich.text import Text
 
-from rlobj.installation import Installation, read_installation
+from rlobj.installation import read_installation
 from rlobj.reporting.terminal import Screen, facts_grid, table, working
 from rlobj_cli.screen.options import Json
 
@@ -25,19 +26,19 @@ def doctor(as_json: Json = False) -> None:
     with working(Screen(stderr=True), "importing the engines"):
         installation = read_installation()
     if as_json:
-        typer.echo(json.dumps(asdict(installation), indent=1))
+        typer.echo(json.dumps(installation, indent=1))
     else:
         _show(installation)
-    if any(installation.imports.get(name, "missing") for name in ("torch", "transformers")):
+    if any(installation["imports"].get(name, "missing") for name in ("torch", "transformers")):
         raise typer.Exit(1)
 
 
-def _show(installation: Installation) -> None:
-    console, devices = Screen(), installation.devices
+def _show(installation: Mapping[str, Mapping[str, Any]]) -> None:
+    console, devices = Screen(), installation["devices"]
     console.print(Text.assemble(("rlobj doctor", "bold"), f"  {sys.executable}\n"), soft_wrap=True)
     packages = table("package", "installed", "imports")
-    for name, version in installation.versions.items():
-        why = installation.imports.get(name)
+    for name, version in installation["versions"].items():
+        why = installation["imports"].get(name)
         imports = Text("" if why is None else why or "yes", "red" if why else "green")
         packages.add_row(name, version or "–", imports)
     facts = {

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rlobj.base.launched import first_process, started_processes
 from rlobj.reporting.terminal import Screen, importing, show_markdown
 from rlobj_cli.screen import options
 from rlobj_cli.screen.console import calm_libraries
@@ -88,6 +89,7 @@ def _loaded() -> tuple[Screen, Any, Any]:
 
 @evaluation.command(DefaultGroup.DEFAULT, cls=NamelessCommand)
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -170,27 +172,13 @@ def evaluate(
       rlobj eval regrade DIR             grade the stored responses again
       rlobj eval show DIR                show the stored results
     """
-    if processes not in (None, 1):
+    if processes not in (None, 1, started_processes()):
         from rlobj.training.parallel.launcher import launch
 
         raise typer.Exit(launch(sys.argv[1:], processes))
-    from rlobj.base.launched import first_process
-
     console, evaluations, screen = _loaded()
     console.quiet = processes != 1 and not first_process()
-    layers = setting_layers(
-        settings,
-        samples=samples,
-        limit=limit,
-        reward=reward,
-        environment=environment,
-        tools=tools,
-        temperature=temperature,
-        top_p=top_p,
-        max_tokens=max_tokens,
-        seed=seed,
-        sampler=sampler,
-    )
+    layers = setting_layers(context.params)
     calm_libraries(console)
     with screen(command="rlobj eval") as callback:
         evaluations.evaluate(
@@ -202,6 +190,6 @@ def evaluate(
             settings=layers,
             out=out or "auto",
             trust=trust,
-            processes=processes,
+            processes=1 if processes == 1 else None,
             callback=callback,
         )

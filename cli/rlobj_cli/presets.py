@@ -145,25 +145,21 @@ def check(
     \b  rlobj presets check my.yaml
       rlobj presets check my.yaml --trust
     """
-    with nullcontext() if trust else without_imports():
-        _check(file, trust)
-
-
-def _check(file: str, trust: bool) -> None:
-    _, title, config = _read(file)
-    from rlobj.objectives.trials import TABLES, require_sound  # which imports torch
-    from rlobj.settings.run_config import settings_of
-    from rlobj.settings.trust import imports
-
-    require_sound(config.resolved_objective(), file)
     console = Screen()
-    valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
-    console.print(valid, soft_wrap=True)
-    tested = f"tested: settings, rules, and the loss on {len(TABLES)} small tables"
-    line = "" if trust else imports(settings_of(config))  # code is not run
-    say(console, Text(line, "yellow") if line else Text(tested, "dim"))
-    for text in config.explanation().inert:
-        say(console, Text(f"no effect: {text}", "yellow"))
+    with nullcontext() if trust else without_imports():
+        _, title, config = _read(file)
+        from rlobj.objectives.trials import TABLES, require_sound  # which imports torch
+        from rlobj.settings.run_config import settings_of
+        from rlobj.settings.trust import imports
+
+        require_sound(config.resolved_objective(), file)
+        valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
+        console.print(valid, soft_wrap=True)
+        tested = f"tested: settings, rules, and the loss on {len(TABLES)} small tables"
+        line = "" if trust else imports(settings_of(config))  # code is not run
+        say(console, Text(line, "yellow") if line else Text(tested, "dim"))
+        for text in config.explanation().inert:
+            say(console, Text(f"no effect: {text}", "yellow"))
 
 
 @presets.command()

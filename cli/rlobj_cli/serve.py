@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from rlobj.reporting.terminal import Screen, importing, working
 from rlobj_cli.screen.console import calm_libraries
-
-if TYPE_CHECKING:
-    from rlobj.samplers.vllm import Server
 
 
 def serve(
@@ -64,20 +60,13 @@ def serve(
         try:
             with working(console, "starting"):
                 server.wait()
-            _say(console, server, model)
+            key = str(server.key_path or "the value of RLOBJ_API_KEY")
+            for name, text in {"url": server.url, "key": key}.items():
+                console.print(Text.assemble((f"  {name:9}", "dim"), text), soft_wrap=True)
+            named = "" if model == "embedded" else f" --model {model}"
+            command = f"rlobj train --preset stapo{named} --sampler vllm-server --set "
+            command += f"sampling.server.url={server.url}"
+            console.print(Text(f"Ready. Train with:\n  {command}"), soft_wrap=True)
             server.join()
         except KeyboardInterrupt:
             console.print("\nStopping the server.")
-
-
-def _say(console: Console, server: Server, model: str) -> None:
-    """Say how to use a server that is ready."""
-    key = str(server.key_path or "the value of RLOBJ_API_KEY")
-    for name, text in {"url": server.url, "key": key}.items():
-        console.print(Text.assemble((f"  {name:9}", "dim"), text), soft_wrap=True)
-    named = "" if model == "embedded" else f" --model {model}"
-    command = (
-        f"rlobj train --preset stapo{named} --sampler vllm-server "
-        f"--set sampling.server.url={server.url}"
-    )
-    console.print(Text(f"Ready. Train with:\n  {command}"), soft_wrap=True)

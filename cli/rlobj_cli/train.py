@@ -13,6 +13,7 @@ from rlobj_cli.screen.options import setting_layers
 
 
 def train(
+    context: typer.Context,
     preset: options.Preset = None,
     model: Annotated[
         str | None,
@@ -95,18 +96,7 @@ def train(
       rlobj train --preset stapo --processes 2 --strategy zero2
       rlobj train --from runs/stapo-20260101-120000@50 --set training.learning_rate=1e-6
     """
-    typed = setting_layers(
-        settings,
-        model=model,
-        data=data,
-        reward=reward,
-        environment=environment,
-        tools=tools,
-        sampler=sampler,
-        seed=seed,
-        strategy=strategy,
-        stop_on=stop_on,
-    )
+    typed = setting_layers(context.params)
     with importing(*([] if place else ["torch"])):
         from rlobj_cli.screen.training import DryRunScreen, explained, screen_of
 
@@ -126,6 +116,7 @@ def train(
 
 
 def resume(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
     settings: options.Settings = None,
     sampler: options.Sampler = None,
@@ -150,7 +141,6 @@ def resume(
     with importing(*([] if place else ["torch"])):
         from rlobj_cli.screen.training import explained, screen_of
 
-    typed = setting_layers(settings, sampler=sampler, strategy=strategy, stop_on=stop_on)
-    screen = screen_of(place)
+    typed, screen = setting_layers(context.params), screen_of(place)
     with explained(screen):
         rlobj.resume(run, settings=typed, processes=processes, trust=trust, progress=screen)

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -31,23 +30,14 @@ print(json.dumps([f"{gpu.name}, {gpu.total_memory / 2**30:.1f} GiB" for gpu in g
 """
 
 
-@dataclass
-class Installation:
-    """The packages and devices of this environment.
+def read_installation() -> dict[str, dict[str, Any]]:
+    """Read the packages' metadata and the machine's devices, and import the engines elsewhere.
 
-    Attributes:
-        versions: installed version of each package; None = not installed.
-        devices: cores, bytes of memory and of /dev/shm, the GPUs that torch can use.
-        imports: why an installed engine cannot be imported, by package; empty if it can.
+    Returns:
+        `versions`: the installed version of each package; None = not installed. `devices`: cores,
+        bytes of memory and of /dev/shm, the GPUs that torch can use. `imports`: why an installed
+        engine cannot be imported, by package; empty if it can.
     """
-
-    versions: dict[str, str | None]
-    devices: dict[str, Any]
-    imports: dict[str, str]
-
-
-def read_installation() -> Installation:
-    """Read the packages' metadata and the machine's devices, and import the engines elsewhere."""
     versions = {name: installed_version(name) for name in PACKAGES}
     versions["python"] = platform.python_version()
     gpus = _importing(_GPUS)
@@ -56,7 +46,7 @@ def read_installation() -> Installation:
     printed, _ = gpus.communicate()
     devices = {**_devices(), "gpus": [] if gpus.returncode else json.loads(printed)}
     imports = {name: _why_not(process) for name, process in processes.items()}
-    return Installation(versions, devices, imports)
+    return {"versions": versions, "devices": devices, "imports": imports}
 
 
 def installed_version(package: str) -> str | None:

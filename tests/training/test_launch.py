@@ -100,7 +100,7 @@ def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(run, tmp_pat
         "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:],"
         " sys.stdin.read(), os.getsid(0) == os.getpid()]))"
     )
-    words = ["train", "--processes", "3", "--preset", "stapo", "--processes=3"]
+    words = ["eval", "--processes", "3", "embedded"]
     ended, shown, errors = run(code, *words, processes=3)
     assert (ended, errors) == (0, "")
     texts = [shown, *((tmp_path / "logs" / f"rank-{rank}.log").read_text() for rank in (1, 2))]
@@ -112,7 +112,7 @@ def test_every_rank_gets_its_variables_and_only_rank_0_the_terminal(run, tmp_pat
         assert environment["MASTER_ADDR"] == "127.0.0.1"
         assert environment["OMP_NUM_THREADS"] == "1"
         assert "TORCHELASTIC_USE_AGENT_STORE" not in environment
-        assert arguments == ["train", "--preset", "stapo"]
+        assert arguments == words
         assert (stdin, own_session) == ("", True)
         ports.add(int(environment["MASTER_PORT"]))
     assert len(ports) == 1

@@ -83,12 +83,6 @@ def options_of(command: Any) -> dict[str, str]:
     return options
 
 
-def exit_code(error: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, which the error may have; Ctrl-C is SIGINT."""
-    [number] = error.args or [signal.SIGINT]
-    return 128 + number
-
-
 def report(title: str, message: str) -> None:
     """Print a message on stderr."""
     text = Text.assemble((f"{title}: ", "bold red"), message)
@@ -122,7 +116,8 @@ class GuardedGroup(TyperGroup):
         except KeyboardInterrupt as error:
             advice = "\n".join(getattr(error, "__notes__", ()))
             report("Interrupted", advice or "stopped; no file is incomplete")
-            raise typer.Exit(exit_code(error)) from None
+            [number] = error.args or [signal.SIGINT]
+            raise typer.Exit(128 + number) from None
         except (RlobjError, RuntimeError) as error:
             lost = not isinstance(error, RlobjError)
             if os.environ.get("RLOBJ_TRACEBACK") == "1" or (lost and not _lost_a_peer(error)):

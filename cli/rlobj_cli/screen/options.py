@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,18 +87,11 @@ Seed = Annotated[
 ]
 Processes = Annotated[
     int | None,
-    typer.Option(
-        metavar="K",
-        min=1,
-        help="Work in K processes on this machine, one per GPU if there are GPUs.",
-    ),
+    typer.Option(metavar="K", min=1, help="Processes on this machine, one per GPU if it has any."),
 ]
 Strategy = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="How the processes share the policy: ddp, zero2, zero3, or fsdp2.",
-    ),
+    typer.Option(metavar="NAME", help="How processes share the policy: ddp, zero2, zero3, fsdp2."),
 ]
 Place = Annotated[
     str | None, typer.Option("--screen", hidden=True, help="Where the process that began shows it.")
@@ -132,18 +125,22 @@ SETTINGS = {
 """The setting of each option that stands for one."""
 
 
-def setting_layers(settings: Sequence[str] | None, **options: Any) -> list[Layer]:
-    """The options that are given, as layers with their names, and above them those of --set."""
+def setting_layers(options: Mapping[str, Any]) -> list[Layer]:
+    """The options that stand for settings, as layers with their names, and above them `--set`.
+
+    Args:
+        options: all of a command by name, given or not: `typer.Context.params`.
+    """
     from rlobj.conversations.settings import named_tools
     from rlobj.settings.layers import nested, parse_setting, reward_settings
 
-    read = {"reward": reward_settings, "tools": named_tools}
+    read = {"reward": reward_settings, "tools": named_tools, "stop_on": list}
     layers = [
-        (f"--{name.replace('_', '-')}", nested(SETTINGS[name], read.get(name, lambda x: x)(value)))
-        for name, value in options.items()
-        if value not in (None, [])
+        (f"--{name.replace('_', '-')}", nested(path, read.get(name, lambda x: x)(options[name])))
+        for name, path in SETTINGS.items()
+        if options.get(name) not in (None, (), [])
     ]
-    return [*layers, *(("--set", parse_setting(text)) for text in settings or [])]
+    return [*layers, *(("--set", parse_setting(text)) for text in options["settings"] or ())]
 
 
 class DefaultGroup(TyperGroup):

@@ -36,10 +36,18 @@ GROUPS = 3
 """Token texts that are shown after a run."""
 
 
-def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) -> None:
-    """Print the preset, its paper, what the embedded profile replaces, and the user's settings."""
+def show_header(console: Console, run: ResolvedRun) -> None:
+    """Print what begins: its preset and paper, the user's settings, and the code that is imported.
+
+    Of a run that goes on, from where; of a new one, also what the embedded profile replaces.
+    """
+    config, layers = run.config, run.layers
     facts, origin_of = {}, origins(layers)
-    if config.preset is not None:
+    title = Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan"))
+    if run.resumed:
+        place = f"  {run.path} from step {run.done} of {config.training.steps}"
+        title = Text.assemble(("rlobj resume", "bold"), place)
+    elif config.preset is not None:
         preset = load_preset(config.preset)
         facts = {"about": preset.summary, "paper": preset.paper}
     names = [name for name, _ in layers]
@@ -53,19 +61,10 @@ def show_header(console: Console, config: RunConfig, layers: Sequence[Layer]) ->
         ]
         about = "settings for the embedded policy"
         facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
-    facts["from"] = config.origin or ""
+    facts["from"] = "" if run.resumed else config.origin or ""
     facts["yours"] = yours(config, layers)
     facts["code"] = imports(settings_of(config))
-    console.print(Text.assemble(("rlobj train", "bold"), "  ", (config.preset or "", "bold cyan")))
-    console.print(facts_grid({name: text for name, text in facts.items() if text}))
-
-
-def show_resumed(console: Console, run: ResolvedRun) -> None:
-    """Print which run goes on from where, the changed settings, and the code that is imported."""
-    title = f"  {run.path} from step {run.done} of {run.config.training.steps}"
-    console.print(Text.assemble(("rlobj resume", "bold"), title))
-    facts = {"yours": yours(run.config, run.layers), "code": imports(settings_of(run.config))}
-    console.print(facts_grid({name: text for name, text in facts.items() if text}))
+    console.print(title, facts_grid({k: text for k, text in facts.items() if text}), sep="\n")
 
 
 def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
@@ -86,7 +85,7 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
         ConfigError: the run cannot fit the GPU, or the hub has no such model.
     """
     config, layers = run.config, run.layers
-    show_header(console, config, layers)
+    show_header(console, run)
     if is_here(config.data.source):
         run.problems  # noqa: B018 -- read, as the run will read them
     settings, shown = flattened(merged(layers)), table("setting", "value", "from")

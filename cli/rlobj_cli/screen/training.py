@@ -60,12 +60,9 @@ class ProgramScreen(RunScreen):
 
     def header(self, run: ResolvedRun) -> None:
         """Print which run begins, or goes on, with the settings that the user gave."""
-        from rlobj_cli.screen.runs import show_header, show_resumed
+        from rlobj_cli.screen.runs import show_header
 
-        if run.resumed:
-            show_resumed(self.console, run)
-        else:
-            show_header(self.console, run.config, run.layers)
+        show_header(self.console, run)
 
     def results(self, run: ResolvedRun, result: TrainingResult) -> None:
         """Print the results of a run whose steps are done."""

@@ -58,7 +58,7 @@ def launch(
     no rank keeps running when this process ends. Call it from the main thread.
 
     Args:
-        arguments: of the program; `--processes` is removed from them.
+        arguments: of the program, which launches nothing where WORLD_SIZE is set.
         processes: how many ranks, at least 1.
         log_dir: folder, which is there, for `rank-1.log` and so on. Default: a new temporary
             folder, which is removed if no rank fails.
@@ -84,8 +84,7 @@ def launch(
         folder = log_dir or Path(tempfile.mkdtemp(prefix="rlobj-"))
         if log_dir is None:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        command = [*program, *without(arguments, "--processes")]  # ranks must not launch
-        ranks, arrived = _run(command, processes, folder)
+        ranks, arrived = _run([*program, *arguments], processes, folder)
         failed = [rank for rank in ranks if rank.failed()]
         if not failed:
             return 128 + arrived[0] if any(rank.returncode for rank in ranks) else 0
@@ -153,17 +152,6 @@ class _Rank(subprocess.Popen[bytes]):
     def failed(self) -> bool:
         """Whether it failed, and not because of a signal from here."""
         return self.returncode not in {0, *(code for n in self._sent for code in (-n, 128 + n))}
-
-
-def without(arguments: Sequence[str], option: str) -> list[str]:
-    """The arguments without an option and its value: `--option V` or `--option=V`."""
-    rest, kept = iter(arguments), []
-    for argument in rest:
-        if argument == option:
-            next(rest, None)
-        elif not argument.startswith(f"{option}="):
-            kept.append(argument)
-    return kept
 
 
 def _environments(processes: int) -> Iterator[dict[str, str]]:
