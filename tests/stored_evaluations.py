@@ -10,7 +10,7 @@ from rlobj.data import Problem
 from rlobj.evaluation import EvaluationResult
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.publishing import publish
-from rlobj.evaluation.responses import grade_stored
+from rlobj.evaluation.responses import sample_and_grade
 from rlobj.rewards import Reward
 from rlobj.runs.evaluation_samples import Samples
 from rlobj.samplers import Response
@@ -46,6 +46,8 @@ def stored(
         if not grade:
             return None
         with built.open() as grader:
-            total, keys = len(responses), list(responses)
-            grade_stored(grader, problems, "r", samples, total, EvaluationCallback(), keys)
+            asked = list(problems.values())
+            sample_and_grade(
+                None, None, asked, grader, None, count=0, seed=0, benchmark="r", samples=samples
+            )
     return publish(Samples.open(folder), EvaluationCallback())

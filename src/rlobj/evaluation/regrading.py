@@ -1,19 +1,19 @@
 """Grade the stored responses of an evaluation again, without its model."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.paths import nearby
-from rlobj.data import Problem
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.progress import followed
 from rlobj.evaluation.publishing import publish
-from rlobj.evaluation.responses import blocks_of, grade_stored, open_keys
+from rlobj.evaluation.responses import sample_and_grade
 from rlobj.evaluation.result import EvaluationResult
 from rlobj.installation import session
-from rlobj.rewards import Grader, Reward
+from rlobj.rewards import Reward
 from rlobj.runs.evaluation_samples import Samples
 from rlobj.settings.layers import reward_settings
 from rlobj.settings.trust import require_trust
@@ -64,10 +64,14 @@ def regrade(
     kinds = "-".join(dict.fromkeys(str(each["reward"]["kind"]) for each in recorded.values()))
     target = Samples(Path(f"{Path(path).absolute()}-{kinds}") if out is None else out)
     target.require_free(new=True)
+    unused: Any = None  # of sampling: all responses are stored
+    grade = partial(sample_and_grade, unused, unused, settings=unused, count=0, seed=0, block=BLOCK)
     with followed(callback, progress, "grading ") as callback:
         for name, changed in rewards.items():
+            of = problems.get(name, [])
             with changed.seen_from(Path.cwd()).open() as grader:
-                _grade(grader, name, problems.get(name, []), again, callback)
+                grader.check(of)
+                grade(problems=of, grader=grader, benchmark=name, samples=again, callback=callback)
         sessions = [*settings.get("sessions", []), {**session("regraded"), "from": str(path)}]
         with target.locked():
             target.require_free(new=True)
@@ -89,17 +93,3 @@ def _changed(recorded: Mapping[str, Any], reward: str | None) -> Reward:
     """
     settings = recorded if reward is None else reward_settings(reward)
     return Reward.build(recorded if recorded.items() >= settings.items() else settings)
-
-
-def _grade(
-    grader: Grader,
-    name: str,
-    problems: Sequence[Problem],
-    samples: Samples,
-    callback: EvaluationCallback,
-) -> None:
-    by_id = {problem.id: problem for problem in problems}
-    total = sum(key[0] == name and key[1] in by_id for key in samples.responses)
-    grader.check(problems)
-    for keys in blocks_of(open_keys(samples, name, problems, 0), BLOCK):
-        grade_stored(grader, by_id, name, samples, total, callback, keys)

@@ -1,7 +1,7 @@
 """Sample responses to problems and grade them. Stored responses are not sampled again."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -57,19 +57,39 @@ def sample_and_grade(
     if keys is None:
         keys = open_keys(samples, benchmark, problems, count)
     total = len(keys) + sum(key[0] == benchmark for key in samples.grades)
-    grade = partial(grade_stored, grader, by_id, benchmark, samples, total, callback)
-    grade(())
-    for part in blocks_of(keys, block):
+
+    def report() -> None:
+        """Say how many responses of the benchmark are graded and right."""
+        graded = [grade.correct for key, grade in samples.grades.items() if key[0] == benchmark]
+        judged = any(verdict is not None for verdict in graded)
+        accuracy = fmean(verdict is True for verdict in graded) if judged else math.nan
+        callback.graded(benchmark, len(graded), total, accuracy)
+
+    def store(keys: Sequence[Key], index: int, group: Sequence[Response]) -> None:
+        """Store the response to a prompt, all rows as one; a second time changes nothing."""
+        key, response = keys[index], whole(group)
+        if key not in samples.responses:
+            no_ids: Any = {"prompt": (), "tokens": (), "logprobs": ()}
+            named = {"id": key[2], "seed": derive_seed(seed, *key)}
+            samples.add({key: replace(response, **no_ids, **named)})
+            callback.sampled(benchmark, 1)
+
+    report()
+    for start in range(0, len(keys), block):
+        part = keys[start : start + block]
         if missing := [key for key in part if key not in samples.responses]:
             seeds = [derive_seed(seed, *key) for key in missing]
             prompted = [by_id[problem] for _, problem, _ in missing]
-            store = partial(_store, samples, callback, missing, seeds)
+            stored = partial(store, missing)
             draw: Any = conversations or sampler
             prompts = prompted if conversations else [encode(problem) for problem in prompted]
-            groups = draw.sample(prompts, count=1, settings=settings, seeds=seeds, done=store)
+            groups = draw.sample(prompts, count=1, settings=settings, seeds=seeds, done=stored)
             for index, group in enumerate(groups):  # a sampler may not call `done`
-                store(index, group)
-        grade(part)
+                stored(index, group)
+        responses = [samples.responses[key] for key in part]
+        grades = grades_of(grader, responses, [by_id[key[1]] for key in part], "graded")
+        samples.grade(dict(zip(part, grades, strict=True)))
+        report()
     return GradedBenchmark.of(samples, benchmark, problems)
 
 
@@ -81,60 +101,3 @@ def open_keys(
     stored = [key for key in samples.responses if key[0] == benchmark and key[1] in names]
     wanted = [(benchmark, problem.id, sample) for problem in problems for sample in range(count)]
     return [key for key in dict.fromkeys([*stored, *wanted]) if key not in samples.grades]
-
-
-def blocks_of(keys: Sequence[Key], block: int) -> Iterator[Sequence[Key]]:
-    """Blocks of at most `block` keys."""
-    return (keys[start : start + block] for start in range(0, len(keys), block))
-
-
-def _store(
-    samples: Samples,
-    callback: EvaluationCallback,
-    keys: Sequence[Key],
-    seeds: Sequence[int],
-    index: int,
-    group: Sequence[Response],
-) -> None:
-    """Store the response to a prompt, all rows as one; a second time changes nothing."""
-    key, response = keys[index], whole(group)
-    if key not in samples.responses:
-        no_ids: Any = {"prompt": (), "tokens": (), "logprobs": ()}
-        samples.add({key: replace(response, **no_ids, id=key[2], seed=seeds[index])})
-        callback.sampled(key[0], 1)
-
-
-def grade_stored(
-    grader: Grader,
-    problems: Mapping[str, Problem],
-    benchmark: str,
-    samples: Samples,
-    total: int,
-    callback: EvaluationCallback,
-    keys: Sequence[Key],
-) -> None:
-    """Grade those of the stored responses that have no grade yet.
-
-    Args:
-        grader: an open grader.
-        problems: the problems of the benchmark, by id.
-        benchmark: its name.
-        samples: what is stored; takes the grades.
-        total: number of responses that there will be, for the callback.
-        callback: receives `graded`, before any is graded and afterwards.
-        keys: of the responses.
-    """
-    _report(samples, benchmark, total, callback)
-    if waiting := [key for key in keys if key not in samples.grades]:
-        responses = [samples.responses[key] for key in waiting]
-        grades = grades_of(grader, responses, [problems[key[1]] for key in waiting], "graded")
-        samples.grade(dict(zip(waiting, grades, strict=True)))
-        _report(samples, benchmark, total, callback)
-
-
-def _report(samples: Samples, benchmark: str, total: int, callback: EvaluationCallback) -> None:
-    """Say how many responses of a benchmark are graded and right."""
-    graded = [grade.correct for key, grade in samples.grades.items() if key[0] == benchmark]
-    judged = any(verdict is not None for verdict in graded)
-    accuracy = fmean(verdict is True for verdict in graded) if judged else math.nan
-    callback.graded(benchmark, len(graded), total, accuracy)
