@@ -28,7 +28,7 @@ from transformers.integrations import sdpa_attention
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import SamplingSettings, Sent, TransformersSampler
-from rlobj.samplers.caches import RoomyLayer, give_room
+from rlobj.samplers.attention import RoomyLayer, give_room
 from rlobj.samplers.syncing import compare
 from rlobj.samplers.transformers import draw, truncate
 from rlobj.samplers.types import Feed, Request
@@ -270,7 +270,7 @@ def test_responses_that_end_together_come_in_the_order_of_their_places(sampler):
 @pytest.fixture
 def large(monkeypatch):
     """Every cache is large."""
-    monkeypatch.setattr("rlobj.samplers.caches.LARGE", 0)
+    monkeypatch.setattr("rlobj.samplers.attention.LARGE", 0)
 
 
 def cached(rows, length):

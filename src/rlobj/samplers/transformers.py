@@ -22,7 +22,7 @@ from torch import Tensor
 from rlobj.base.batches import by_length
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import hash_keys
-from rlobj.samplers.attention import shared_heads
+from rlobj.samplers.attention import give_room, shared_heads
 from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import NOT_FINITE, Done, Feed, Request, SamplingSettings, check_prompts
 from rlobj.samplers.weights import Digest, Received, digest
@@ -141,8 +141,9 @@ class TransformersSampler:
             RunError: the model returned logits that are not finite.
         """
         check_prompts(prompts, settings.max_tokens, self.context, "model")
-        packs = [packed("i", prompt) for prompt in prompts]
-        limits = [settings.max_tokens] * len(prompts)
+        packs = [pack for prompt in prompts for pack in [packed("i", prompt)] * count]
+        limits, rows = [settings.max_tokens] * len(packs), torch.arange(len(packs))
+        keys = hash_keys((torch.tensor(seeds, dtype=torch.long)[rows // count], rows % count))
         responses: dict[int, Response] = {}
         missing = [count] * len(prompts)
 
@@ -150,7 +151,7 @@ class TransformersSampler:
             return [responses[owner * count + i] for i in range(count)]
 
         with self._sampling():
-            for row, responses[row] in self._drawn(packs, count, settings, seeds, limits):
+            for row, responses[row] in self._drawn(packs, settings, keys, limits):
                 missing[row // count] -= 1
                 if done is not None and not missing[row // count]:
                     done(row // count, group(row // count))
@@ -175,9 +176,9 @@ class TransformersSampler:
             requests = sorted(taken, key=lambda request: request.place)
             prompts = [request.prompt for request in requests]
             limits = [request.max_tokens for request in requests]
-            seeds = [request.seed for request in requests]
+            keys = hash_keys((torch.tensor([request.seed for request in requests]), 0))
             with self._sampling():
-                for row, response in self._drawn(prompts, 1, settings, seeds, limits):
+                for row, response in self._drawn(prompts, settings, keys, limits):
                     done(requests[row], response)
 
     @contextlib.contextmanager
@@ -222,48 +223,41 @@ class TransformersSampler:
     def _drawn(
         self,
         prompts: Sequence[Sequence[int]],
-        count: int,
         settings: SamplingSettings,
-        seeds: Sequence[int],
+        keys: Tensor,
         limits: Sequence[int],
     ) -> Iterator[tuple[int, Response]]:
-        """Draw `count` responses for each prompt; yield (row, response) as they end.
+        """Draw a response for each prompt; yield (row, response) as they end.
 
-        A row is prompt index x count + response index. Prompts of about the same length are drawn
-        together. Each prompt has its seed, and its largest number of tokens of a response.
+        Prompts of about the same length are drawn together. Each has the key of its random numbers
+        and its largest number of tokens of a response.
         """
-        longest, keys = max(limits, default=0), torch.tensor(seeds, dtype=torch.long)
-        lengths = [len(prompt) + longest for prompt in prompts for _ in range(count)]
+        longest = max(limits, default=0)
+        lengths = [len(prompt) + longest for prompt in prompts]
         if self._usable is None and prompts:
             self._usable = usable(self.model, max(prompts, key=len))
         padded, cached, shared = self._usable or Usable()
         with shared_heads(self.model) if shared else contextlib.nullcontext():
             for batch in by_length(lengths, self.batch_tokens):
                 for _, group in groupby(batch, key=lambda row: padded or lengths[row]):
-                    rows = list(group)
-                    yield from self._batch(prompts, count, settings, keys, limits, rows, cached)
+                    yield from self._batch(prompts, settings, keys, limits, list(group), cached)
 
     def _batch(
         self,
         prompts: Sequence[Sequence[int]],
-        count: int,
         settings: SamplingSettings,
-        seeds: Tensor,
+        keys: Tensor,
         limits: Sequence[int],
         rows: list[int],
         cached: bool,
     ) -> Iterator[tuple[int, Response]]:
         """`_drawn` for some rows. Equal prompts are computed once."""
-        owners = sorted({row // count for row in rows})
-        longest = max(limits[owner] for owner in owners)
-        prompt_of = {owner: tuple(prompts[owner]) for owner in owners}
-        position = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompt_of.values()))}
-        context = _Context(self.model, list(position), longest, cached)
-        context.select([position[prompt_of[row // count]] for row in rows])
-        indices = torch.tensor(rows)
-        keys = hash_keys((seeds[indices // count], indices % count))
-        most = torch.tensor([limits[row // count] for row in rows], device=context.logits.device)
-        for places, tokens, logprobs, stopped in self._decode(context, keys, settings, most):
+        distinct = dict.fromkeys(tuple(prompts[row]) for row in sorted(rows))
+        position = {prompt: index for index, prompt in enumerate(distinct)}
+        most = torch.tensor([limits[row] for row in rows])
+        context = _Context(self.model, list(position), int(most.max()), cached)
+        context.select([position[tuple(prompts[row])] for row in rows])
+        for places, tokens, logprobs, stopped in self._decode(context, keys[rows], settings, most):
             if not torch.isfinite(logprobs).all():
                 raise RunError(NOT_FINITE, finding="update-too-large")
             texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
@@ -271,7 +265,7 @@ class TransformersSampler:
             for place, ids, values, ended, text in zip(*columns, texts, strict=True):
                 row, finish = rows[place], "stop" if ended else "length"
                 version = self._received.version
-                yield row, Response(prompts[row // count], ids, values, text, finish, version)
+                yield row, Response(prompts[row], ids, values, text, finish, version)
 
     def _decode(
         self,
@@ -292,7 +286,7 @@ class TransformersSampler:
         """
         device = context.logits.device
         eos = torch.tensor(self._eos, dtype=torch.long, device=device)
-        longest = int(limits.max())
+        limits, longest = limits.to(device), int(limits.max())
         shape = len(keys), longest
         drawn = torch.zeros(shape, dtype=torch.long, device=device)
         values = torch.zeros(shape, device=device)
@@ -463,8 +457,6 @@ class _Context:
             hasattr(layer, "keys") for layer in getattr(cache, "layers", ())
         )
         if by_row and hasattr(cache, "reorder_cache"):
-            from rlobj.samplers.caches import give_room
-
             give_room(cache, self._longest)
             self._cache = cache
         return output.logits[:, -1]

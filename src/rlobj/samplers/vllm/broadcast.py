@@ -39,7 +39,13 @@ class WeightGroup:
         self._timeout = timeout
         self._group: Any
         if device.type == "cuda":
-            self._group = _nccl(address, port, rank, size, device, timeout)
+            from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+            from vllm.distributed.utils import StatelessProcessGroup
+
+            group = StatelessProcessGroup.create(
+                host=address, port=port, rank=rank, world_size=size, store_timeout=int(timeout)
+            )
+            self._group = PyNcclCommunicator(group, device=device)
             return
         limit = timedelta(seconds=timeout)
         self._store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
@@ -123,15 +129,3 @@ class WeightGroup:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"NCCL did not finish within {self._timeout:g} s")
             time.sleep(0.001)
-
-
-def _nccl(
-    address: str, port: int, rank: int, size: int, device: torch.device, timeout: float
-) -> Any:
-    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
-    from vllm.distributed.utils import StatelessProcessGroup
-
-    group = StatelessProcessGroup.create(
-        host=address, port=port, rank=rank, world_size=size, store_timeout=int(timeout)
-    )
-    return PyNcclCommunicator(group, device=device)

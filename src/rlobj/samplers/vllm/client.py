@@ -27,7 +27,7 @@ from rlobj.samplers.vllm.auth import is_local
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.installed import SUPPORTED
-from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
+from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, VllmBase
 from rlobj.samplers.vllm.settings import ServerSettings
 from rlobj.samplers.weights import Live, Received
 
@@ -119,12 +119,7 @@ class VllmServerSampler(VllmBase):
                 f"one: rlobj serve {source}"
             )
 
-    def _send(
-        self,
-        feed: Feed[Any],
-        request: Callable[[Any], EngineRequest],
-        arrived: Callable[[Any, list[Completion]], None],
-    ) -> None:
+    def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         def body(item: Any) -> dict[str, Any]:
             prompt, fields = request(item)
             return {"prompt": list(prompt), "return_token_ids": True, **fields}

@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ from rlobj.base.ports import free_port
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
-from rlobj.samplers.vllm.responses import Completion, EngineRequest, VllmBase
+from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, VllmBase
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings, engine_arguments
 from rlobj.samplers.weights import Live, Received
 
@@ -81,8 +81,6 @@ class VllmSampler(VllmBase):
             "distributed_executor_backend": "external_launcher",  # one engine per rank
             "tensor_parallel_size": 1,
             "pipeline_parallel_size": 1,
-            "logprobs_mode": "processed_logprobs",
-            "generation_config": "vllm",  # ignore the model's generation_config.json
             "worker_extension_cls": EXTENSION,
             "use_tqdm_on_load": False,
         }
@@ -101,12 +99,7 @@ class VllmSampler(VllmBase):
         config = self._engine.llm_engine.model_config
         self._context, self._vocabulary = config.max_model_len, config.get_vocab_size()
 
-    def _send(
-        self,
-        feed: Feed[Any],
-        request: Callable[[Any], EngineRequest],
-        arrived: Callable[[Any, list[Completion]], None],
-    ) -> None:
+    def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         """Do what `vllm.LLM.generate` does, and pass on each output when it is finished.
 
         New prompts enter between two steps of the engine.

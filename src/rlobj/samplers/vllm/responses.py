@@ -20,10 +20,6 @@ _ENOUGH = 64
 entropy is nearly 0."""
 
 
-EngineRequest = tuple[Sequence[int], dict[str, Any]]
-"""A prompt and vLLM's sampling parameters."""
-
-
 @dataclass(frozen=True)
 class Completion:
     """A response as vLLM gives it."""
@@ -31,6 +27,14 @@ class Completion:
     token_ids: list[int]
     logprobs: list[float]
     finish: str
+
+
+EngineRequest = tuple[Sequence[int], dict[str, Any]]
+"""A prompt and vLLM's sampling parameters."""
+Asked = Callable[[Any], EngineRequest]
+"""What is asked for an item of a feed."""
+Arrived = Callable[[Any, list[Completion]], None]
+"""Takes an item of a feed and its completions."""
 
 
 def engine_seed(seed: int) -> int:
@@ -216,10 +220,5 @@ class VllmBase(ABC):
         self._send(feed, engine_request, arrived)
 
     @abstractmethod
-    def _send(
-        self,
-        feed: Feed[Any],
-        request: Callable[[Any], EngineRequest],
-        arrived: Callable[[Any, list[Completion]], None],
-    ) -> None:
+    def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         """Have the requests of a feed's items answered; `arrived` gets each item's completions."""

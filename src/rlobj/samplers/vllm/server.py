@@ -65,8 +65,6 @@ def command(model: str, host: str, port: int, arguments: Mapping[str, Any]) -> l
         "model": model,
         "host": host,
         "port": port,
-        "logprobs_mode": "processed_logprobs",
-        "generation_config": "vllm",
         "worker_extension_cls": EXTENSION,
         "middleware": f"{auth.RequireKey.__module__}.{auth.RequireKey.__name__}",
         "disable_uvicorn_access_log": True,

@@ -18,6 +18,8 @@ _REFUSED = {
     "api_server_count",
 }
 """Engine arguments with which log-probs would be others, or weights could not be checked."""
+_ALWAYS = {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
+"""Engine arguments with which log-probs are the sampler's, and no generation_config.json counts."""
 
 WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 """Arguments of an engine on a CPU: it computes each prompt in one step. After a part of a prompt,
@@ -31,6 +33,7 @@ def engine_arguments(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[
         ConfigError: one that is given is rlobj's, or refused.
     """
     named = {name.replace("-", "_"): value for name, value in given.items()}
+    ours = {**ours, **_ALWAYS}
     if taken := sorted(named.keys() & {*ours, *_REFUSED}):
         raise ConfigError(f"leave out these engine arguments, which rlobj sets: {', '.join(taken)}")
     return {**named, **ours}
