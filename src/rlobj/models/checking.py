@@ -10,11 +10,12 @@ from rlobj.base.targets import importable
 from rlobj.base.weights import config_dict
 from rlobj.conversations.calls import CallReader
 from rlobj.conversations.rendering import Rendering
-from rlobj.models.embedded import build_policy
+from rlobj.models.embedded import embedded_policy
 from rlobj.models.gguf_files import pretrained
 from rlobj.models.loading import load_tokenizer
 from rlobj.models.location import is_gguf, on_hub, require_weights
 from rlobj.models.policy import chat_of, prompt_limit
+from rlobj.settings.profiles import OWN_PROBLEMS_TASK
 from rlobj.settings.run_config import ModelConfig, RunConfig
 
 _TOOL = {"type": "function", "function": {"name": "tool", "description": "", "parameters": {}}}
@@ -89,11 +90,9 @@ def read_config(config: ModelConfig, *, local: bool = False) -> Any:
         UnreadableModel: it cannot be read.
         ConfigError: it has a number that no model has.
     """
-    if config.name is None:
-        return build_policy(0).config
     from transformers import AutoConfig
 
-    name = str(config.name)
+    name = str(config.name or embedded_policy(OWN_PROBLEMS_TASK))
     code = config.trust_remote_code and importable("model.trust_remote_code=true")
     try:
         source = {**pretrained(name), "local_files_only": local}

@@ -16,11 +16,7 @@ def parameters(model: Any) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def needs_one(model: Any) -> bool:
-    """Whether a model is small, and computed on a CPU."""
-    return parameters(model) < SMALL and not torch.cuda.is_available()
-
-
 def usual_threads(model: Any) -> int:
     """One thread for a small model on a CPU, else those that torch has now."""
-    return 1 if needs_one(model) else torch.get_num_threads()
+    one = parameters(model) < SMALL and not torch.cuda.is_available()
+    return 1 if one else torch.get_num_threads()

@@ -66,18 +66,13 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
     Example:
         >>> refuse_changes("runs/stapo", ["training.steps", "checkpoint.every"])
     """
-    wrong = [name for name in changes if not may_change(name.rpartition(" ")[2])]
-    if wrong:
+    may_change = (*RESUMABLE_SETTINGS, *RECORDED_SETTINGS)
+    if wrong := [name for name in changes if not _within(name.rpartition(" ")[2], *may_change)]:
         raise ConfigError(
             f"{run} is resumed with the settings it was started with. What may change: the number "
-            f"of processes, {', '.join((*RESUMABLE_SETTINGS, *RECORDED_SETTINGS))}. Leave out: "
+            f"of processes, {', '.join(may_change)}. Leave out: "
             f"{', '.join(wrong)}"
         )
-
-
-def may_change(path: str) -> bool:
-    """Whether a setting may change when a run is resumed."""
-    return _within(path, *RESUMABLE_SETTINGS, *RECORDED_SETTINGS)
 
 
 def _within(path: str, *names: str) -> bool:

@@ -231,7 +231,11 @@ def _score_bytes(
         return 4.0 * trained if score.ema or score.every else 0.0
     if score.server or (score.required and config.model.lora is not None):
         return 0.0
-    total = size.total if score.required else _frozen_parameters(name, config, size)
+    total = size.total
+    if not score.required:
+        folder = score_folder(name, score) if score.run else str(score.model)
+        setting = f"scores.{name}.{'run' if score.run else 'model'}"
+        total = _parameters(setting, folder, code=config.model.trust_remote_code) or size.total
     usual = card is not None and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
     return total * (2.0 if half else 4.0)
@@ -245,14 +249,6 @@ def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[
             total = _parameters("rewards.model", model.model, classifier=True) or size.total
             label = f"reward model {model.name or ''}".rstrip()
             yield label, Use.always(total * (4.0 if card is None else 2.0))
-
-
-def _frozen_parameters(name: str, config: RunConfig, size: Size) -> int:
-    """The parameters of the frozen model of a score."""
-    score = config.scores[name]
-    folder = score_folder(name, score) if score.run else str(score.model)
-    setting = f"scores.{name}.{'run' if score.run else 'model'}"
-    return _parameters(setting, folder, code=config.model.trust_remote_code) or size.total
 
 
 @functools.cache

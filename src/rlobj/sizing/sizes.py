@@ -14,7 +14,6 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.showing import shown
 from rlobj.base.targets import importable
 from rlobj.models.checking import read_config, unreadable
-from rlobj.models.embedded import build_policy
 from rlobj.settings.run_config import LoraConfig, ModelConfig
 
 GIB = 1 << 30
@@ -105,8 +104,6 @@ class Size:
             UnreadableModel: `config.json` cannot be read.
             ConfigError: it has a number that no model has.
         """
-        if config.name is None:
-            return cls.of(build_policy(0), config.lora)
         from transformers import AutoModelForCausalLM
 
         settings = read_config(config, local=local)
@@ -116,7 +113,7 @@ class Size:
                 model = AutoModelForCausalLM.from_config(settings, trust_remote_code=code)
             return cls.of(model, config.lora)
         except Exception as error:  # as in `read_config`
-            raise unreadable(config.name, error) from error
+            raise unreadable(str(config.name), error) from error
 
 
 def classifier_parameters(name: str) -> int:

@@ -92,7 +92,9 @@ def _seconds(
     trained = sampling.prompts_per_step * sampling.group_size
     computing = size.total - (0 if size.tied else size.matrix)
     attention = 2 * size.layers * size.queries * length
-    rows = sampling.prompts_per_step if _shares_prompts(config) else trained
+    # A prompt is computed once for its group, but not with recomputation.
+    shares = training.shared_prompts and training.gradient_checkpointing is not True
+    rows = sampling.prompts_per_step if shares else trained
     computed = trained * length - (trained - rows) * prompt
     forward = computed * (2 * computing + attention) / (cards.count * cards.speed.flops * USED)
     backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
@@ -107,12 +109,6 @@ def _seconds(
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / config.evaluation.every
     return seconds
-
-
-def _shares_prompts(config: RunConfig) -> bool:
-    """Whether a prompt is computed once for its group."""
-    training = config.training
-    return bool(training.shared_prompts) and training.gradient_checkpointing is not True
 
 
 def _prompt(config: RunConfig, size: Size) -> int:
@@ -144,7 +140,8 @@ def _generation(
     """
     share = math.ceil(responses / cards.count)
     if config.sampling.engine == "transformers":
-        return decode_steps(config, share) * STEP
+        at_once = max(config.sampling.batch_tokens // config.sampling.max_tokens, 1)
+        return math.ceil(share / at_once) * config.sampling.max_tokens * STEP
     most, fitting = config.sampling.max_tokens, memory.sequences
     said = FULL * heard(config, size)
     room = AT_ONCE if fitting is None else fitting * longest(config, size) / (mean + said)
@@ -154,10 +151,3 @@ def _generation(
     computing = 2 * size.total / (cards.speed.flops * DECODING)
     steps = max(share * mean / together, most)
     return steps * max(reading, computing * together) + share * said * computing
-
-
-def decode_steps(config: RunConfig, responses: int) -> int:
-    """Decode steps of transformers for so many responses, each of which may be the longest."""
-    sampling = config.sampling
-    at_once = max(sampling.batch_tokens // sampling.max_tokens, 1)
-    return math.ceil(responses / at_once) * sampling.max_tokens

@@ -3,8 +3,6 @@
 run.py     `train` and `resume`: from their arguments to a run and its result
 new_run.py, resumed_run.py  from layers to the settings of a run, checked; nothing is written
 resolving.py  each setting that is `auto` gets its value: a ResolvedRun
-launching.py  the same run in new processes
-ending.py  how to go on with a run that has stopped
 loop/      what a run opens, the algorithm of a step, and what a run returns
 rollouts/  from problems to graded responses
 parallel/  several processes

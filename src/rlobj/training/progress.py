@@ -19,8 +19,8 @@ from rich.text import Text
 from rlobj.base.launched import first_process
 from rlobj.reporting.terminal import Stages, bystander, facts_grid, number, say, working
 from rlobj.runs.metrics import measure_of
-from rlobj.training.ending import how_to_go_on
 from rlobj.training.loop.callbacks import Callback
+from rlobj.training.resumed_run import how_to_go_on
 
 if TYPE_CHECKING:
     from rlobj.evaluation import GradedBenchmark

@@ -16,7 +16,7 @@ from rlobj.settings.layers import Layer, merged, origins
 from rlobj.settings.presets import difference
 from rlobj.settings.resuming import refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.trust import trusted_config
+from rlobj.settings.trust import trust_option, trusted_config
 from rlobj.training.new_run import prepared
 from rlobj.training.resolving import RunRequest
 
@@ -47,7 +47,7 @@ def open_resumed(
     with without_imports():
         stored = settings_of(RunConfig(**recorded))
     config = trusted_config(run, [("run", stored), *changes], from_caller, trust)
-    _require_same_objects(run, stored, again, recorded_objects(config))
+    _require_same_objects(run, stored, again, _recorded_objects(config))
     from rlobj.runs.checkpoints import newest_sound
 
     newest = newest_sound(RunFolder(run).path)
@@ -59,7 +59,20 @@ def open_resumed(
     )
 
 
-def recorded_objects(config: RunConfig) -> list[str]:
+def how_to_go_on(run: RunRequest) -> str:
+    """How to continue a run that has stopped."""
+    done = RunFolder(run.path).steps_saved()
+    saved = f"the newest checkpoint at step {done}" if done else "no checkpoint yet"
+    trust = trust_option(settings_of(run.config))
+    if objects := _recorded_objects(run.config):  # which no command line can name
+        arguments = [repr(str(run.path)), *(f"{name}=..." for name in objects)]
+        arguments += ["trust=True"] if trust else []
+        return f"Stopped with {saved}. Continue with:\n  rlobj.resume({', '.join(arguments)})"
+    processes = f" --processes {run.processes}" if run.processes > 1 else ""
+    return f"Stopped with {saved}. Continue with:\n  rlobj resume {run.path}{trust}{processes}"
+
+
+def _recorded_objects(config: RunConfig) -> list[str]:
     """The arguments of `rlobj.train` that were objects when the run was started."""
     return [*config.objects, *(["sampler"] if config.sampling.engine == "object" else [])]
 

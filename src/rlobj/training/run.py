@@ -11,24 +11,33 @@ that need it are imported where they are used.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlobj.base.errors import Argument, BatchError, ConfigError, RunError
 from rlobj.base.paths import located_target
 from rlobj.base.targets import without_imports
+from rlobj.conversations.environment import NoRoom
 from rlobj.objectives.objective import Objective
+from rlobj.runs.configuration import dump_config
+from rlobj.runs.layout import is_run
 from rlobj.runs.run_folder import RunFolder
-from rlobj.settings.layers import Layer, file_layer, merged, nested
+from rlobj.settings.layers import Layer, file_layer, flattened, merged, nested
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.trust import named_code
-from rlobj.training.ending import saying_how_to_go_on
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.new_run import check_functions, open_new
+from rlobj.training.parallel.launcher import launch
 from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
-from rlobj.training.resumed_run import open_resumed
+from rlobj.training.resumed_run import how_to_go_on, open_resumed
 
 if TYPE_CHECKING:
     from rlobj.training.loop.result import TrainingResult
@@ -132,7 +141,9 @@ def train(
                 objective, above, out, from_run=from_run, trust=trust, processes=processes
             )
             return _train(request, inputs, processes, screen)
-        with _importing_only(named):
+        code = named_code(merged(named))  # what the caller names himself
+        targets = [*code, *(located_target(target, Path.cwd()) for target in code)]
+        with without_imports(targets):
             request = open_new(
                 objective, above, from_run=from_run, trust=trust, processes=processes
             )
@@ -214,7 +225,6 @@ def _train(
     request: RunRequest, inputs: CallerInputs, processes: int | None, screen: RunScreen | None
 ) -> TrainingResult:
     """Train a run, here or in new processes."""
-    from rlobj.training.launching import launches, train_in_processes
     from rlobj.training.loop.result import TrainingResult
 
     listeners = _listeners(inputs, screen)
@@ -222,21 +232,92 @@ def _train(
         _open(ResolvedRun(**vars(request), inputs=inputs), listeners)
         lines = RunFolder(request.path).lines()
         result = TrainingResult(request.path, request.done, 0.0, lines)
-    elif launches(processes, inputs):
+    elif _launches(processes, inputs):
         hardware = Hardware.of_this_machine(request.processes)
         run = resolve(request, hardware, inputs)
         _open(run, listeners)
-        result = train_in_processes(run, screen)
+        result = _train_in_processes(run, screen)
     else:
         for callback in listeners:
             callback.opening("importing transformers")
         from rlobj.training.loop.running import run_steps
 
-        with saying_how_to_go_on(request):
+        with _saying_how_to_go_on(request):
             result = run_steps(request, dataclasses.replace(inputs, callbacks=listeners))
     for callback in listeners:
         callback.ended(result)
     return result
+
+
+def _launches(processes: int | None, inputs: CallerInputs) -> bool:
+    """Whether new processes do the work.
+
+    Raises:
+        ConfigError: something that only this process has.
+    """
+    if processes is None or processes == 1:
+        return False
+    local = [*inputs.local(), *(["callbacks"] if inputs.callbacks else [])]
+    if local:
+        raise ConfigError(
+            Argument("processes", processes),
+            f" starts processes, which cannot get the Python objects passed as "
+            f"{', '.join(local)}. Start this program with torchrun and leave out processes",
+        )
+    return True
+
+
+def _train_in_processes(run: RunRequest, screen: RunScreen | None) -> TrainingResult:
+    """Train the run in new processes, the first of which shows its progress where the screen is.
+
+    Raises:
+        ConfigError: the processes ended with exit code 2; the cause, a `CalledProcessError`, has
+            the code, and the process itself has shown the error.
+        RunError: they ended with another one.
+    """
+    from rlobj.training.loop.result import TrainingResult
+
+    start, place = time.perf_counter(), "none"
+    if screen is not None:
+        screen.hand_over()
+        place = "stdout" if screen.console.file is sys.stdout else "stderr"
+    with tempfile.TemporaryDirectory(prefix="rlobj-") as folder:
+        if run.resumed:  # what it may import was asked here
+            changes = flattened(merged(run.layers)).items()
+            settings = [f"--set={path}={json.dumps(value)}" for path, value in changes]
+            words = ["resume", str(run.path), "--trust", *settings]
+        else:
+            file = Path(folder) / "config.yaml"
+            file.write_text(dump_config(run.config), encoding="utf-8")
+            words = ["train", "--config", str(file), "--out", str(run.path)]
+        code = launch([*words, f"--screen={place}"], run.processes)
+    if code:
+        kind = ConfigError if code == 2 else RunError
+        raise kind(
+            f"training in {run.processes} processes failed with exit code {code}; see above"
+        ) from subprocess.CalledProcessError(code, words)
+    done = RunFolder(run.path)
+    return TrainingResult(run.path, done.steps_saved(), time.perf_counter() - start, done.lines())
+
+
+@contextmanager
+def _saying_how_to_go_on(run: RunRequest) -> Iterator[None]:
+    """Inside, an error that ends the run says how to continue it, and a Ctrl-C has it as a note.
+
+    Not if the run has written nothing, if the same step would fail again, or if it stopped because
+    of a finding that it is asked to stop on, whose error has its own advice.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if is_run(run.path):
+            error.add_note(how_to_go_on(run))
+        raise
+    except RunError as error:
+        fails_again = isinstance(error.__cause__, BatchError | NoRoom)
+        if not is_run(run.path) or fails_again or error.finding in run.config.training.stop_on:
+            raise
+        raise RunError(error, "\n", how_to_go_on(run), finding=error.finding) from error
 
 
 def _open(run: ResolvedRun, listeners: Sequence[Callback]) -> None:
@@ -247,12 +328,6 @@ def _open(run: ResolvedRun, listeners: Sequence[Callback]) -> None:
 def _listeners(inputs: CallerInputs, screen: RunScreen | None) -> list[Callback]:
     """The caller's callbacks, and the screen."""
     return [*inputs.callbacks, *([] if screen is None else [screen])]
-
-
-def _importing_only(layers: Sequence[Layer]) -> AbstractContextManager[None]:
-    """Inside, settings are only read, and no code is imported but what these layers name."""
-    code = named_code(merged(layers))
-    return without_imports([*code, *(located_target(target, Path.cwd()) for target in code)])
 
 
 def _layers(settings: Mapping[str, Any] | Sequence[Layer] | None) -> list[Layer]:
