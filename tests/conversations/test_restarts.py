@@ -92,6 +92,24 @@ def test_limits_are_those_of_the_rollout(model, limits, end, turns):
         assert max(sum(row.length for row in rows) for rows in rollouts) > limits["tokens"]
 
 
+class Breaks(Restarts):
+    def step(self, messages: Any) -> Turn:
+        if len(self.seen) == 2:
+            raise OSError("no disk")
+        return super().step(messages)
+
+
+def test_an_environment_that_fails_in_a_later_row_leaves_the_whole_rollout_undecided(model):
+    rollouts = held(model, Breaks, max_turns=6, max_failures=1000)
+    broken = [rows for rows in rollouts if rows[-1].turns[-1].end == "broken"]
+    assert [len(rows) for rows in broken] == [2] * len(broken)
+    assert broken
+    with function_grader(lambda response, answer: 1.0, "mine") as grader:
+        for rows in broken:
+            [grade] = grades_of(grader, rows, PROBLEMS[:2], "graded")
+            assert grade.undecided
+
+
 class Long(Echo):
     def step(self, messages: Any) -> Turn:
         return Turn(restart=user("1" * 200))
@@ -199,6 +217,24 @@ def test_sub_agents_share_the_limits_of_the_rollout(limits, rows, end):
         said[1] = ASKS % ("lookup", '"word": "x"')
     found, _ = scripted(*said, **limits)
     assert (len(found), found[0].turns[-1].end, found[0].finish) == (rows, end, "length")
+
+
+class Newer(Script):
+    """Its weights change before its third turn."""
+
+    def stream(self, feed: Any, settings: Any, arrived: Any) -> None:
+        versions = iter([1, 1, 2, 2, 2])
+
+        def changed(request: Any, sample: Response) -> None:
+            arrived(request, dataclasses.replace(sample, weight_version=next(versions)))
+
+        super().stream(feed, settings, changed)
+
+
+def test_the_weights_may_not_change_within_a_rollout(monkeypatch):
+    monkeypatch.setattr(f"{__name__}.Script", Newer)
+    with pytest.raises(RunError, match="the weights changed during a conversation"):
+        scripted(*SAID)
 
 
 def deeper() -> Any:

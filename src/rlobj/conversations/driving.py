@@ -61,8 +61,8 @@ class Conversations:
         reader: finds calls of tools; None = there are no tools.
         text: problem -> the text of its prompt.
         settings: limits.
-        context: largest number of tokens that the policy reads and writes in a conversation; None =
-            what the sampler allows.
+        context: largest number of tokens that the policy reads and writes in a row; None = what the
+            sampler allows.
     """
 
     def __init__(

@@ -96,8 +96,9 @@ class Environment(Protocol):
         """Answer a turn of the policy.
 
         Args:
-            messages: the conversation so far. The last one is the policy's: `content` is its text,
-                and `tool_calls` are the calls that were found in it, if there are tools.
+            messages: the conversation so far, or since the last `restart`. The last one is the
+                policy's: `content` is its text, and `tool_calls` are the calls that were found in
+                it, if there are tools.
         """
         ...
 

@@ -85,7 +85,8 @@ class Response:
             after the temperature, renormalised over the tokens that top-k, top-p and min-p leave.
             Greedy tokens have 0. NaN = unknown.
         text: `tokens` decoded without special tokens; a stop string is included.
-        finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached.
+        finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached. Of a
+            conversation: "stop" = it was done, or went on in another row; "length" = it was cut.
         weight_version: the version of the last `sync`; 0 before the first.
         turns: of a conversation: its turns; `tokens` and `logprobs` are those of all turns, and
             `text` is that of the last one. () = the response is one turn.

@@ -45,8 +45,8 @@ class SamplingConfig(SamplingSettings):
     dynamic: DynamicSampling | None = None
     """dynamic sampling; null = train on every group"""
     context: int | None = Field(default=None, ge=2)
-    """largest number of tokens in a conversation, with its prompt and all that the policy reads;
-    null = what the engine allows"""
+    """largest number of tokens in a row of a conversation, with its prompt and all that the policy
+    reads; null = what the engine allows"""
     async_depth: int = Field(default=0, ge=0)
     """number of rollouts sampled ahead; samples are exactly this many steps old; 0 = sample, then
     train"""
