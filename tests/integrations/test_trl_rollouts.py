@@ -89,7 +89,7 @@ def test_the_gradient_is_that_of_a_loop_over_rollouts(tmp_path: Path) -> None:
             loss = loss - sign * advantage * tokens.sum() / len(tokens) / 16
     loss.backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    assert off(found.found[0], expected.double()) < 1e-5
+    assert off(found.found[0], expected.double()) < 1e-4  # TRL computes in single precision
 
 
 def test_a_column_that_is_no_list_of_ints_is_refused(tmp_path: Path) -> None:

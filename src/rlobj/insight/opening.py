@@ -91,9 +91,9 @@ def observed_again(update: UpdateTable) -> ObservedUpdate:
     objective, table, state = update.objective, update.table, update.state
     plan, unknown = objective.plan([table], state, clauses=True), table.logprobs * torch.nan
     columns = {name: getattr(table, name) for name in POLICY}
-    current = {name: unknown if values is None else values for name, values in columns.items()}
-    began = {"began": update.began}
-    return ObservedUpdate(objective, state, table, plan, update.sequences, **current, **began)
+    current: dict[str, Any] = {n: unknown if v is None else v for n, v in columns.items()}
+    current["began"] = update.began
+    return ObservedUpdate(objective, state, table, plan, update.sequences, **current)
 
 
 def _texts(tokenizer: Any, text_of: Callable[[int], str | None]) -> TokenTexts:

@@ -169,7 +169,7 @@ def observed_update(
         read = [name for name in measured if f"old_{name}" in objective.needs.plan]
         measured |= {f"old_{name}": measured[name] for name in read}
     nowhere = torch.full_like(measured["logprobs"], torch.nan)
-    columns = {
+    columns: dict[str, Any] = {
         name: torch.cat([columns[name].detach() for columns in scores]).to(nowhere)
         if scores and name in scores[0]
         else nowhere

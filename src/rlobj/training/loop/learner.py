@@ -419,7 +419,7 @@ class Learner:
         """
         before = {**self.state, "update": self.state["update"] - 1}
         if batch.current:
-            columns = {name: getattr(batch.table, name).detach() for name in POLICY}
+            columns: dict[str, Any] = {n: getattr(batch.table, n).detach() for n in POLICY}
         else:
             nowhere = torch.full_like(batch.table.logprobs, torch.nan)
             rows = torch.cat([part.rows for part in measured])
@@ -429,8 +429,8 @@ class Learner:
                 )
                 for name in POLICY
             }
-        began = {"began": [response.began for response in batch.responses]}
-        return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns, **began)
+        columns["began"] = [response.began for response in batch.responses]
+        return ObservedUpdate(phase, before, batch.table, plan, batch.sequences, **columns)
 
     # The sampler's log-probs beside the policy's.
 
