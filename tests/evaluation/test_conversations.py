@@ -91,6 +91,10 @@ def test_conversations_are_stored_continued_and_graded_again(model, tmp_path):
     assert "Changed grades" not in compare(out, regrade(out)).to_markdown()
     with pytest.raises(ConfigError, match=r"environment\.max_turns: 16 there, 2 now"):
         evaluated(model, environment=game, out=out, settings={"environment.max_turns": 2})
+    stored = json.loads((out / "settings.json").read_text())["benchmarks"]
+    assert all("rollout_tokens" not in benchmark for benchmark in stored.values())
+    with pytest.raises(ConfigError, match=r"rollout_tokens: .* there, 9 now"):
+        evaluated(model, environment=game, out=out, settings={"sampling.rollout_tokens": 9})
     (tmp_path / "game.py").write_text(GAME.replace("0.25", "0.5"))
     with pytest.raises(ConfigError, match=r"environment\.code"):
         evaluated(model, environment=game, out=out)

@@ -148,7 +148,7 @@ class ProblemSet:
             "samples": self.count,
             "protocol": None if protocol is None else self._changed(protocol),
             "seed": self.config.seed,
-            **self.settings.model_dump(mode="json"),
+            **self.settings.model_dump(mode="json", exclude_none=True),
             "template": self.config.data.template,
             "chat": engine.chat is not None,
             "chat_template": None if template is None else digest(str(template))[:16],
