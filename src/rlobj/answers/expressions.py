@@ -13,16 +13,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any, TypeGuard
+from typing import Any
 
-from rlobj.answers.lexer import Token, Unreadable, closing_bracket, join_text
+from rlobj.answers.lexer import Token, Unreadable, Unsupported, closing_bracket, join_text
 from rlobj.answers.vocabulary import CONSTANTS, FUNCTIONS, GREEK, UNSUPPORTED
 
 Tree = Any
-
-
-class Unsupported(Unreadable):
-    """Mathematics that this parser does not support, but a computer algebra system may."""
 
 
 def names(tree: Tree) -> frozenset[str]:
@@ -146,10 +142,6 @@ def _bits(value: Fraction) -> int:
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
-def _divide(above: Fraction, below: Fraction) -> Fraction | None:
-    return above / below if below else None
-
-
 def _power(base: Fraction, exponent: Fraction) -> Fraction | None:
     if exponent.denominator != 1:
         root = _root(base, Fraction(exponent.denominator))
@@ -203,7 +195,7 @@ _OPERATIONS = {
     "abs": lambda a: abs(a),
     "floor": lambda a: Fraction(math.floor(a)),
     "ceil": lambda a: Fraction(math.ceil(a)),
-    "/": _divide,
+    "/": lambda a, b: a / b if b else None,
     "^": _power,
     "root": _root,
     "!": _factorial,
@@ -399,11 +391,12 @@ class _Parser:
         if isinstance(factor, Fraction):
             if at.text == "{" and isinstance(tree, Fraction):
                 raise Unreadable("digits beside digits")
-        elif whole and at[:2] == ("command", "frac") and _is_plain_fraction(factor):
-            _, above, below = factor
-            if not 0 < above < below:
-                raise Unreadable("a mixed number whose fraction is above one")
-            return ("+", tree, factor)
+        elif whole and at[:2] == ("command", "frac"):
+            match factor:
+                case "/", Fraction() as above, Fraction() as below:
+                    if not 0 < above < below:
+                        raise Unreadable("a mixed number whose fraction is above one")
+                    return ("+", tree, factor)
         return ("*", tree, factor)
 
     def _plain_fraction(self) -> Fraction | None:
@@ -617,8 +610,3 @@ class _Parser:
         ):
             tree = ("*", tree, self.power())
         return ("neg", tree) if negative else tree
-
-
-def _is_plain_fraction(tree: Tree) -> TypeGuard[tuple[str, Fraction, Fraction]]:
-    fraction = isinstance(tree, tuple) and tree[0] == "/"
-    return fraction and all(isinstance(part, Fraction) for part in tree[1:])

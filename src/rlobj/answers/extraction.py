@@ -224,7 +224,7 @@ def extract_answer(response: str) -> str | None:
     final = _until(_PATTERNS["next_turn"], final, boxes)
     boxes = [box for box in boxes if box.end <= len(final)]
     if not boxes:
-        return _after_phrase(final)
+        return _phrase_answer(final)
     boxes = last_sentence(final, boxes)
     answer = read_boxes(final, boxes)
     if answer is None or not asserted(final[: boxes[0].start], answer, final[boxes[-1].end :]):
@@ -278,15 +278,8 @@ def _split_thinking(response: str) -> tuple[str, str | None]:
     return response[:start], None if _OPENED.search(response, end) else response[end:]
 
 
-def _after_phrase(text: str) -> str | None:
-    last = _phrase_answer(text)
-    if last is None or not asserted(text[: last.start], last.content, text[last.end :]):
-        return None
-    return last.content
-
-
-def _phrase_answer(text: str) -> Box | None:
-    """Return the answer after the last phrase that gives one, and its place in the text."""
+def _phrase_answer(text: str) -> str | None:
+    """Return the answer after the last phrase that gives one, if its sentence asserts it."""
     for phrase in _phrases(text):
         start = _LEAD.match(text, phrase.end()).end()  # type: ignore[union-attr]
         if not _PATTERNS["comment"].match(text, start):  # "The answer is unique."
@@ -297,7 +290,7 @@ def _phrase_answer(text: str) -> Box | None:
         start = lead.end()
     answer, start, end = _sentence_answer(text, start, price="####" in phrase[0])
     bad = not answer or re.search(r"\\f?box(?:ed)?\b", answer)
-    return None if bad else Box(start, end, answer)
+    return None if bad or not asserted(text[:start], answer, text[end:]) else answer
 
 
 def _sentence_answer(text: str, start: int, price: bool) -> tuple[str, int, int]:

@@ -4,20 +4,11 @@ import re
 import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import accumulate
 from typing import NamedTuple
 
 from rlobj.answers import vocabulary
-from rlobj.answers.vocabulary import (
-    BRACKETS,
-    CONSTANTS,
-    FUNCTIONS,
-    GREEK,
-    LATEX,
-    LISTS,
-    SYMBOLS,
-    TEXTS,
-    table,
-)
+from rlobj.answers.vocabulary import BRACKETS, CONSTANTS, FUNCTIONS, GREEK, LISTS, SYMBOLS, table
 
 _DIGITS = r"([0-9]*\.[0-9]*)"
 _BAR = re.compile(_DIGITS + r"\s*\\(?:overline|overbar|bar)\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))")
@@ -180,16 +171,9 @@ def join_comma_groups(text: str) -> str | None:
     if "," not in text or not _COMMAS.search(text):
         return None
     joined = _COMMAS.sub(lambda run: run[0].replace(",", ""), text)
-    return None if "," in joined or _commas_inside_brackets(text) else joined
-
-
-def _commas_inside_brackets(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth:
-            return True
-    return False
+    depths = accumulate((character in "([{") - (character in ")]}") for character in text)
+    bracketed = any(depth and mark == "," for depth, mark in zip(depths, text, strict=True))
+    return None if "," in joined or bracketed else joined
 
 
 def _to_ascii(text: str) -> str:
@@ -241,6 +225,10 @@ def _strip(text: str) -> str:
 
 class Unreadable(ValueError):
     """Text that this package cannot parse."""
+
+
+class Unsupported(Unreadable):
+    """Mathematics that the parser does not support, but a computer algebra system may."""
 
 
 class Token(NamedTuple):
@@ -405,12 +393,13 @@ def join_text(tokens: list[Token]) -> str:
 
 def latex(tokens: list[Token]) -> str:
     """Join tokens as LaTeX, without commands that have no meaning."""
-    return " ".join(LATEX.get(t.text, f"\\{t.text}") if _is_command(t) else t.text for t in tokens)
+    names = vocabulary.LATEX
+    return " ".join(names.get(t.text, f"\\{t.text}") if _is_command(t) else t.text for t in tokens)
 
 
 def _is_command(token: Token) -> bool:
     if token.kind == "symbol":
-        return token.text in LATEX
+        return token.text in vocabulary.LATEX
     return token.kind == "command" or (
         token.kind == "name" and (token.text in GREEK or token.text == "pi")
     )
@@ -451,7 +440,7 @@ def _command(
             raise Unreadable(f"text in the color {argument}")
         if argument.startswith("-"):
             raise Unreadable("text over text")
-    elif name in vocabulary.FONTS or name in TEXTS:
+    elif name in vocabulary.FONTS or name in vocabulary.TEXTS:
         content, position = _argument(text, position)
         if (
             name == "operatorname"
@@ -462,7 +451,7 @@ def _command(
         elif _ends_as_time(content.strip(" ."), tokens, text, position):
             tokens.append(Token("text", content.strip(" .")))
         else:
-            tokens.extend(_wrapped(content, name in TEXTS, spaced, level))
+            tokens.extend(_wrapped(content, name in vocabulary.TEXTS, spaced, level))
     elif name in ("begin", "end"):
         environment, position = _argument(text, position)
         tokens.append(Token(name, environment.strip("* "), spaced))

@@ -13,18 +13,12 @@ from dataclasses import replace
 from fractions import Fraction
 
 from rlobj.answers.comparison import as_region
-from rlobj.answers.expressions import (
-    Tree,
-    Unsupported,
-    expand_plus_minus,
-    linear,
-    names,
-    parse_expression,
-)
+from rlobj.answers.expressions import Tree, expand_plus_minus, linear, names, parse_expression
 from rlobj.answers.lexer import (
     Token,
     Tokens,
     Unreadable,
+    Unsupported,
     is_enclosed,
     join_comma_groups,
     join_text,
@@ -434,7 +428,8 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
 
 def _structure(tokens: Tokens) -> Structure:
     """Parse the outermost level: lists, then relations, then sets and brackets, then a value."""
-    tokens = _unwrapped(tokens)
+    while len(tokens) > 1 and tokens[0][:2] == ("symbol", "{") and is_enclosed(tokens):
+        tokens = tokens[1:-1]
     if len(tokens) == 1 and tokens[0].kind in ("number", "name"):
         return _single(tokens)
     flat = _without_layout(tokens) if tokens else None
@@ -449,12 +444,6 @@ def _structure(tokens: Tokens) -> Structure:
             return _list([run for run in runs if run], set(signs))
     sides, symbols = split(tokens, _RELATIONS)
     return _parsed_relation(sides, symbols) if symbols else _single(tokens)
-
-
-def _unwrapped(tokens: Tokens) -> Tokens:
-    while len(tokens) > 1 and tokens[0][:2] == ("symbol", "{") and is_enclosed(tokens):
-        tokens = tokens[1:-1]
-    return tokens
 
 
 def _list(runs: list[Tokens], separators: set[str]) -> Structure:
@@ -540,10 +529,9 @@ def _single(tokens: Tokens) -> Structure:
         return _matrix(tokens)
     if tokens[0][:2] == ("symbol", "∅") and len(tokens) == 1:
         return Items((), braces=True)
-    if tokens[0].text in BRACKETS and is_enclosed(tokens):
-        bracketed = _bracketed(tokens)
-        if bracketed is not None:
-            return bracketed
+    enclosed = tokens[0].text in BRACKETS and is_enclosed(tokens)
+    if enclosed and (bracketed := _bracketed(tokens)) is not None:
+        return bracketed
     if (combined := _combined(tokens)) is not None:
         return combined
     runs, ratio = split([_colon(token) for token in tokens], frozenset(":"))
@@ -554,10 +542,9 @@ def _single(tokens: Tokens) -> Structure:
         return Tuple(tuple(map(_structure, runs)), ":")
     if len(tokens) == 1 and _is_reals(tokens[0]):
         return REALS
-    if "_" in (token.text for token in tokens[1:4]) and join_text(tokens)[:1].isdecimal():
-        based = parse_based_numeral(join_text(tokens))
-        if based is not None:
-            return based
+    digits = "_" in (token.text for token in tokens[1:4]) and join_text(tokens)[:1].isdecimal()
+    if digits and (based := parse_based_numeral(join_text(tokens))) is not None:
+        return based
     return _scalar(tokens)
 
 

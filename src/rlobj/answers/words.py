@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from fractions import Fraction
 
+from rlobj.answers import vocabulary
 from rlobj.answers.lexer import Token, Tokens, closing_bracket, nesting
 from rlobj.answers.structures import (
     INFINITY,
@@ -24,16 +25,7 @@ from rlobj.answers.structures import (
     Words,
     scalar,
 )
-from rlobj.answers.vocabulary import (
-    CARDINALS,
-    FUNCTIONS,
-    LISTS,
-    NUMBER_WORDS,
-    SCALES,
-    TEXTS,
-    table,
-    word_set,
-)
+from rlobj.answers.vocabulary import LISTS, SCALES, table, word_set
 
 _NAMES = {alias: aliases[0] for aliases in table(LISTS["units"]) for alias in aliases}
 _PREFIXED = {
@@ -150,7 +142,7 @@ _BEFORE_VALUE = re.compile(LISTS["before_value"], re.DOTALL)
 _FUNCTION = re.compile(r"\b(?:answer|ans|number|integer|value|(solution|point|vector|set|pair))\Z")
 _SHORT_PROSE = word_set(LISTS["short"])
 """Short words that are not products of letters."""
-_FUNCTION_OF = re.compile(rf"(?:{'|'.join(sorted(FUNCTIONS))})[a-z]")
+_FUNCTION_OF = re.compile(rf"(?:{'|'.join(sorted(vocabulary.FUNCTIONS))})[a-z]")
 _WORD = re.compile(r"[A-Za-z]+(?:[-'][A-Za-z]+)*")
 _MAX_UNIT = 8
 _ENDS_VALUE = frozenset([")", "]", "}", "\\}", "!", "%", "°", "'", "∞", "|", "⌋", "⌉", "$", "∅"])
@@ -279,7 +271,9 @@ def _split_words(text: str) -> list[str]:
 
 def _changed(words: list[str], changes: frozenset[str]) -> bool:
     return any(
-        word in changes or word.endswith("n't") or NUMBER_WORDS.issuperset(word.split("-"))
+        word in changes
+        or word.endswith("n't")
+        or vocabulary.NUMBER_WORDS.issuperset(word.split("-"))
         for word in words
     )
 
@@ -288,7 +282,7 @@ _NUMERAL = re.compile(
     r"([+-]?)[({]?([0-9A-Z]*[0-9][0-9A-Z]*)[)}]?"
     r"(?:_\{?\(?(?:base)?([0-9]{1,2}|[a-z]+)\)?\}?|\(?(?:in)?base([0-9]{1,2}|[a-z]+)\)?)"
 )
-_COMMANDS = "|".join(sorted(TEXTS | {"mathbf", "mathsf"}))
+_COMMANDS = "|".join(sorted(vocabulary.TEXTS | {"mathbf", "mathsf"}))
 _TEXT = rf"\\(?:{_COMMANDS})\s*\{{([^{{}}]*)\}}"
 _MARKED = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}")
 _WRAPPER = re.compile(
@@ -347,7 +341,7 @@ def parse_based_numeral(text: str) -> Structure | None:
         return None
     sign, digits, subscript, spelled = numeral.groups()
     name = subscript or spelled
-    base = int(name) if name.isdecimal() else CARDINALS.get(name, 0)
+    base = int(name) if name.isdecimal() else vocabulary.CARDINALS.get(name, 0)
     if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits):
         return None
     digits = sign.strip("+") + (digits.lstrip("0") or "0")

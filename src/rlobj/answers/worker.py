@@ -88,6 +88,8 @@ class MathVerifyComparer:
 
         "Not equal" of math-verify is no proof: without different numbers, the result is None.
         """
+        from sympy import Expr
+
         self.exhaustion.exhausted = False
         safe = _renamed(gold.latex, answer.latex)
         if safe is None:
@@ -97,7 +99,12 @@ class MathVerifyComparer:
             return None
         # The comparison is not symmetric: the gold comes first.
         equal = self._verify(golds, answers, timeout_seconds=0)
-        truths = _truths(golds, answers)
+        truths = {  # whether they are the same number at a few points
+            _agree(gold, answer)
+            for gold in golds
+            for answer in answers
+            if isinstance(gold, Expr) and isinstance(answer, Expr)
+        }
         if True in truths:
             return True if equal else None
         return None if None in truths or not truths else False
@@ -115,18 +122,6 @@ def _renamed(*texts: str) -> list[str] | None:
         return None
     safe = dict(zip(bound, _LETTERS, strict=False))
     return [_COMMAND.sub(lambda letter: safe.get(letter[0], letter[0]), text) for text in texts]
-
-
-def _truths(golds: list[Any], answers: list[Any]) -> set[bool | None]:
-    """For each pair of parsed values: whether they are the same number at a few points."""
-    from sympy import Expr
-
-    return {
-        _agree(gold, answer)
-        for gold in golds
-        for answer in answers
-        if isinstance(gold, Expr) and isinstance(answer, Expr)
-    }
 
 
 def _agree(gold: Any, answer: Any) -> bool | None:
