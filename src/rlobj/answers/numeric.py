@@ -403,7 +403,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "°": lambda a: a * mpmath.pi / 180,
     "^": _power,
     "root": _root,
-    "sqrt": lambda a: mpmath.sqrt(a),
     "abs": abs,
     "floor": lambda a: mpmath.floor(_snapped(a)),
     "ceil": lambda a: mpmath.ceil(_snapped(a)),

@@ -20,13 +20,7 @@ from rlobj.data import Problem, format_prompt
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.engines import Engine, ModelSource, find_model, open_engine
 from rlobj.evaluation.identity import fingerprint, model_identity, module_identity, require_same
-from rlobj.evaluation.problem_sets import (
-    Caller,
-    Problems,
-    ProblemSet,
-    named_problems,
-    problem_sets,
-)
+from rlobj.evaluation.problem_sets import Caller, Problems, ProblemSet, named_problems, problem_sets
 from rlobj.evaluation.progress import followed
 from rlobj.evaluation.protocols import Protocol, find_protocol
 from rlobj.evaluation.publishing import publish
@@ -257,7 +251,7 @@ class EvaluationSpec:
             callback.ready(facts)
             if not team.rank:
                 stack.enter_context(samples.locked())
-                _begin(samples, settings, sets, callback)
+                self._begin(samples, settings, sets)
             team.meet()
             try:
                 self._sample(samples, engine, sets, held)
@@ -324,6 +318,32 @@ class EvaluationSpec:
             "benchmarks": {of.name: of.recorded(engine, self.protocol) for of in sets},
         }
 
+    def _begin(self, samples: Samples, settings: Mapping[str, Any], sets: list[ProblemSet]) -> None:
+        """Read what is stored, and store settings and problems.
+
+        Raises:
+            ConfigError: an evaluation with other settings is stored.
+        """
+        stored = samples.settings()
+        if stored:
+            samples.take_over()
+            samples.read()
+        if samples.responses:
+            require_same(samples.path, stored, settings)
+        else:  # nothing was sampled under the stored settings
+            stored = {}
+        problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}
+        samples.write_problems(problems | {s.name: s.problems for s in sets})
+        benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
+        sessions = [*stored.get("sessions", []), session("started")]
+        samples.write_settings(
+            {"format": FORMAT, **settings, "benchmarks": benchmarks, "sessions": sessions}
+        )
+        for problem_set in sets:
+            if drawn := sum(name == problem_set.name for name, _, _ in samples.responses):
+                there = f"{drawn:,} of {problem_set.total:,} responses are there already"
+                self.callback.noted(f"{problem_set.name}: {there}")
+
     def _sample(
         self,
         samples: Samples,
@@ -383,35 +403,3 @@ def _folder_name(model: str, settings: Mapping[str, Any]) -> str:
     names = "+".join(settings["benchmarks"])
     names = names if len(names) <= 40 else f"{len(settings['benchmarks'])}-benchmarks"
     return f"{file_name(model)}-{file_name(names)}-{fingerprint(settings)[:8]}"
-
-
-def _begin(
-    samples: Samples,
-    settings: Mapping[str, Any],
-    sets: Sequence[ProblemSet],
-    callback: EvaluationCallback,
-) -> None:
-    """Read what is stored, and store settings and problems.
-
-    Raises:
-        ConfigError: an evaluation with other settings is stored.
-    """
-    stored = samples.settings()
-    if stored:
-        samples.take_over()
-        samples.read()
-    if samples.responses:
-        require_same(samples.path, stored, settings)
-    else:  # nothing was sampled under the stored settings
-        stored = {}
-    problems: dict[str, Sequence[Problem]] = dict(samples.problems()) if stored else {}
-    samples.write_problems(problems | {s.name: s.problems for s in sets})
-    benchmarks = {**stored.get("benchmarks", {}), **settings["benchmarks"]}
-    sessions = [*stored.get("sessions", []), session("started")]
-    samples.write_settings(
-        {"format": FORMAT, **settings, "benchmarks": benchmarks, "sessions": sessions}
-    )
-    for problem_set in sets:
-        if drawn := sum(name == problem_set.name for name, _, _ in samples.responses):
-            total = f"{problem_set.total:,}"
-            callback.noted(f"{problem_set.name}: {drawn:,} of {total} responses are there already")

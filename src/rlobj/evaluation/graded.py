@@ -16,15 +16,7 @@ from typing import Any
 from rlobj.answers.extraction import last_box
 from rlobj.data import Problem
 from rlobj.evaluation.estimators import Estimate, macro_average, mean, pass_at_k, sampling_error
-from rlobj.evaluation.measures import (
-    Measure,
-    at_k,
-    averaged,
-    count,
-    percent,
-    share,
-    tokens,
-)
+from rlobj.evaluation.measures import Measure, at_k, averaged, count, percent, share, tokens
 from rlobj.evaluation.votes import MAX_RESPONSES, Votes, count_votes
 from rlobj.rewards import Graded
 from rlobj.runs.evaluation_samples import Samples

@@ -54,10 +54,8 @@ def require_same(path: object, stored: Mapping[str, Any], settings: Mapping[str,
     """
     if changes := differences(stored, settings):
         lines = "\n".join(f"  {name}: {was!r} there, {new!r} now" for name, was, new in changes)
-        what = (
-            f"{path} has an evaluation with other settings:\n{lines}\nChoose another folder with "
-        )
-        raise ConfigError(what, Argument("out", "DIR"))
+        what = f"{path} has an evaluation with other settings:\n{lines}\n"
+        raise ConfigError(what, "Choose another folder with ", Argument("out", "DIR"))
 
 
 def differences(

@@ -27,8 +27,7 @@ class EvaluationResult:
     path: Path | None = None
 
     def __repr__(self) -> str:
-        means = {name: of.estimate.mean for name, of in self.benchmarks.items()}
-        rounded = {name: round(mean, 4) for name, mean in means.items()}
+        rounded = {name: round(of.estimate.mean, 4) for name, of in self.benchmarks.items()}
         what = "accuracies" if self._says_right else "rewards"
         return f"EvaluationResult(model={self.model!r}, {what}={rounded}, path={self.path})"
 

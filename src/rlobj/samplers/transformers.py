@@ -298,8 +298,11 @@ class TransformersSampler:
             drawn[alive, position], values[alive, position] = tokens, logprobs
             ended = torch.isin(tokens, eos)
             if settings.stop:
-                recent = drawn[alive, : position + 1]
-                ended |= self._contains(recent, settings.stop).to(device)
+                # A text of n characters spans at most 4n tokens (UTF-8 bytes).
+                window = 4 * max(map(len, settings.stop)) + 4
+                recent = self.tokenizer.batch_decode(drawn[alive, : position + 1][:, -window:])
+                found = [any(stop in text for stop in settings.stop) for text in recent]
+                ended |= torch.tensor(found, device=device)
             leaving = ended | (position + 1 >= limits[alive])
             remaining = (~leaving).nonzero()[:, 0]
             if len(remaining) < len(alive):
@@ -313,16 +316,6 @@ class TransformersSampler:
                 keys = keys[remaining.cpu()]
                 context.select(remaining)
             context.append(tokens)
-
-    def _contains(self, tokens: Tensor, stop: tuple[str, ...]) -> Tensor:
-        """Find the rows whose newest tokens contain a stop string: bool [B].
-
-        A text of n characters spans at most 4n tokens (UTF-8 bytes). Earlier tokens were checked
-        at earlier positions.
-        """
-        window = 4 * max(map(len, stop)) + 4
-        texts = self.tokenizer.batch_decode(tokens[:, -window:])
-        return torch.tensor([any(text in recent for text in stop) for recent in texts])
 
 
 def _close_gaps(leaving: Tensor, remaining: Tensor) -> Tensor:

@@ -154,8 +154,7 @@ class Watch:
                     self.findings[name] = replace(before, holds=False)
                 continue
             since = before.since if before is not None else step
-            finding = replace(result, since=since)
-            self.findings[name] = finding
+            finding = self.findings[name] = replace(result, since=since)
             if before is None or not before.holds:
                 begun.append(finding)
         return begun

@@ -43,9 +43,8 @@ class History:
     def __init__(self, config: RunConfig, foreign: bool = False) -> None:
         self.config, self._foreign = config, foreign
         self.steps: list[int] = []
-        self.best: dict[str, tuple[float, int]] = {}
-        for name in ("reward/accuracy", "reward/mean"):
-            self.best[name] = (math.nan, 0)
+        none = (math.nan, 0)
+        self.best: dict[str, tuple[float, int]] = {"reward/accuracy": none, "reward/mean": none}
         self._early: list[Line] = []
         self._last: deque[Line] = deque(maxlen=LAST)
         self._totals: Counter[str] = Counter()
@@ -127,22 +126,17 @@ class History:
         In another trainer, those of its objective that no number of updates changes, and penalties;
         none if the number of updates is unknown, as in a converted log.
         """
-        config = self.config
-        inert = _inert(config)
+        config, inert = self.config, self.config.explanation().inert
         if self._foreign:
             updates_known = "updates_per_step" in config.training.model_fields_set
             inert = tuple(text for text in inert if updates_known and "training." not in text)
         try:
             with without_imports():  # a folder of a stranger may name the preset's file
                 preset = build_config(layers_of(config.preset, [], profile=False))
-                of_preset = _inert(preset) if config.preset else ()
+                of_preset = preset.explanation().inert if config.preset else ()
         except (RlobjError, OSError):  # the preset's file is elsewhere now
             return inert
         return tuple(text for text in inert if text not in of_preset)
-
-
-def _inert(config: RunConfig) -> tuple[str, ...]:
-    return config.explanation().inert
 
 
 def _mean(values: list[float]) -> float:

@@ -70,7 +70,7 @@ class VllmServerSampler(VllmBase):
         self._model = model_config.get_text_config()
         self._server = Connection(settings)
         about = self._server.wait(self._join)[0]
-        self._context, self._vocabulary = about["max_model_len"], about["shape"]["vocab_size"]
+        self.context, self._vocabulary = about["max_model_len"], about["shape"]["vocab_size"]
         self.dtype: torch.dtype | None = getattr(torch, about["dtype"])
         self._state: tuple[int, int] | None = self._server.wait(self._status)
         self._expected = self._state[0]

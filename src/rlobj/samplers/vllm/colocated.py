@@ -97,7 +97,7 @@ class VllmSampler(VllmBase):
 
             self._engine: Any = vllm.LLM(**arguments)
         config = self._engine.llm_engine.model_config
-        self._context, self._vocabulary = config.max_model_len, config.get_vocab_size()
+        self.context, self._vocabulary = config.max_model_len, config.get_vocab_size()
 
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         """Do what `vllm.LLM.generate` does, and pass on each output when it is finished.

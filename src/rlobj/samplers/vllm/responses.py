@@ -148,9 +148,10 @@ class VllmBase(ABC):
     Attributes:
         tokenizer: of the model.
         version: of the last `sync`.
+        context: the largest number of tokens in prompt and response together.
     """
 
-    _context: int
+    context: int
     _vocabulary: int
 
     def __init__(self, tokenizer: Any, eos: Sequence[int]) -> None:
@@ -175,7 +176,7 @@ class VllmBase(ABC):
             RunError: the model returned logits that are not finite, an engine in this process is
                 asleep without weights, or no server answers in time.
         """
-        check_prompts(prompts, settings, self._context, self._vocabulary)
+        check_prompts(prompts, settings, self.context, self._vocabulary)
         reader = CompletionReader(self.tokenizer, self.version, greedy=settings.temperature == 0)
         groups: dict[int, list[Response]] = {}
 
@@ -190,11 +191,6 @@ class VllmBase(ABC):
 
         self._send(Feed.whole(range(len(prompts))), request, arrived)
         return [groups[index] for index in range(len(prompts))]
-
-    @property
-    def context(self) -> int:
-        """The largest number of tokens in prompt and response together."""
-        return self._context
 
     def stream(
         self,
@@ -211,7 +207,7 @@ class VllmBase(ABC):
 
         def engine_request(request: Request) -> EngineRequest:
             limited = settings.model_copy(update={"max_tokens": request.max_tokens})
-            check_prompts([request.prompt], limited, self._context, self._vocabulary)
+            check_prompts([request.prompt], limited, self.context, self._vocabulary)
             return request.prompt, request_fields(limited, 1, request.seed, self._eos)
 
         def arrived(request: Request, completions: list[Completion]) -> None:
