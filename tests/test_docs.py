@@ -165,8 +165,9 @@ def test_training_commands_on_pages_are_valid_runs():
         if not (ROOT / "presets" / f"{given['--preset']}.yaml").exists():
             continue  # the reader's own file, checked below
         layers = [("--model", {"model": {"name": given.get("--model")}})]
-        source = given.get("--data")
-        layers += [("--data", {"data": {"source": source}})]
+        source, target = given.get("--data"), given.get("--environment")
+        layers += [("--environment", {"environment": {"target": target}})] * bool(target)
+        layers += [("--data", {"data": {"source": source}})] * bool(source or not target)
         layers += [("--set", parse_setting(text)) for flag, text in options if flag == "--set"]
         build_config(layers_of(given["--preset"], layers))
         checked += 1

@@ -32,11 +32,7 @@ NONE = 'None. --where RULE selects among all tokens, touched or not, such as --w
 
 def inspect(
     run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN",
-            help="Folder of a run, finished or not; or a JSONL file of verifiers' traces.",
-        ),
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, or a file of traces.")
     ],
     step: Step = None,
     dropped: Annotated[

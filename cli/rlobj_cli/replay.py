@@ -44,9 +44,7 @@ def replay(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN",
-            help="Folder of a run with full tables, or Parquet files of such tables; or a JSONL "
-            "file of verifiers' traces.",
+            metavar="RUN", help="Folder of a run with full tables, such a Parquet file, or traces."
         ),
     ],
     preset: Annotated[

@@ -15,7 +15,7 @@ from verifiers.v1.utils.trace_store import write_episode
 import rlobj
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.integrations.verifiers import token_batch
-from rlobj.runs.traces import traced_updates
+from rlobj.runs.traces import traced_update
 
 
 def traces(*names: str) -> list[vf.Trace]:
@@ -23,8 +23,8 @@ def traces(*names: str) -> list[vf.Trace]:
     return [branching("ab"[seed // 3], seed, rewards[seed], *names) for seed in range(6)]
 
 
-def episode_of(trace: vf.Trace, step: int = 1) -> vf.Episode:
-    work = vf.TrainWorkInfo(step=step)
+def episode_of(trace: vf.Trace) -> vf.Episode:
+    work = vf.TrainWorkInfo(step=7)
     run = vf.TrainRunInfo(id="r", work=work)
     return vf.Episode(task=trace.task, traces=[trace], ok=trace.ok, run=run)
 
@@ -141,16 +141,15 @@ def test_traces_without_token_ids_are_refused():
 
 @pytest.fixture
 def file(tmp_path):
-    for trace, step in zip(traces(*COLUMNS), (7, 7, 7, 8, 8, 8), strict=True):
-        write_episode(tmp_path, episode_of(trace, step))
+    for trace in traces(*COLUMNS):
+        write_episode(tmp_path, episode_of(trace))
     return tmp_path / "traces.jsonl"
 
 
 def test_replay_plans_objectives_on_a_file_of_traces(file):
     replayed = rlobj.replay(file, ["stapo", "gspo", "prob < 0.5"])
-    assert replayed.steps == [7, 8]
-    updates = [*traced_updates(file)]
-    probs = torch.cat([u.table.logprobs[u.table.decided].exp() for u in updates])
+    table = traced_update(file).table
+    probs = table.logprobs[table.decided].exp()
     rows = {row["name"]: row for row in replayed.objectives.to_pylist()}
     assert replayed.population == len(probs)
     assert rows["prob < 0.5"]["touched"] == (probs < 0.5).sum()
@@ -171,7 +170,6 @@ def test_inspect_finds_tokens_in_a_file_of_traces(file):
     every, rare = rlobj.inspect(file), rlobj.inspect(file, where="prob < 0.5")
     assert every.count == every.population
     assert 0 < rare.count < every.count
-    assert rlobj.inspect(file, 7).steps == (7,)
     shown = program("inspect", file, "--where", "prob < 0.5")
     assert shown.returncode == 0, shown.stderr
 
@@ -185,8 +183,3 @@ def test_a_damaged_file_is_refused_with_a_sentence(file, damage):
         more.write(damage)
     with pytest.raises(ConfigError, match=r"traces\.jsonl has no traces of verifiers"):
         rlobj.replay(file, ["gspo"])
-
-
-def test_a_step_that_the_file_has_not_is_refused(file):
-    with pytest.raises(ConfigError, match="it has no step 3; it has 7, 8"):
-        rlobj.inspect(file, 3)

@@ -61,8 +61,8 @@ Environment = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|FILE.py:CLASS",
-        help="Who answers the policy: calculator, or your class with reset(problem) and "
-        "step(messages). It grades unless --reward does.",
+        help="Who answers the policy: calculator, your class with reset(problem) and "
+        "step(messages), or verifiers:NAME. It grades unless --reward does.",
     ),
 ]
 Tools = Annotated[

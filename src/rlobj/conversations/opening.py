@@ -13,9 +13,11 @@ from rlobj.conversations.named import NamedEnvironments
 from rlobj.conversations.pool import ToolPool
 from rlobj.conversations.rendering import Rendering
 from rlobj.conversations.settings import EnvironmentSettings, require_known
+from rlobj.conversations.verifiers import VerifiersRollouts
 from rlobj.data import Chat, Problem
 from rlobj.data.scratchpad import MARK
 from rlobj.data.tasks import CALL
+from rlobj.data.verifiers import is_environment, is_verifiers, load_environment
 from rlobj.samplers import Sampler
 from rlobj.samplers.response import ToolUse
 
@@ -83,6 +85,10 @@ def open_conversations(
     if settings.target is None and not tools:
         yield None
         return
+    if is_verifiers(settings.target) or is_environment(environment):
+        held = environment or load_environment(str(settings.target))
+        yield VerifiersRollouts(held, sampler, tokenizer, settings)
+        return
     with ExitStack() as stack:
         if settings.target is None:
             pool = stack.enter_context(_tool_pool(settings, tools))
@@ -117,7 +123,9 @@ def check_named(
     Raises:
         ConfigError: there is no such environment or tool, or a tool cannot be described.
     """
-    if settings.target and settings.target not in ENVIRONMENTS and environment is None:
+    if is_verifiers(settings.target):
+        load_environment(str(settings.target))
+    elif settings.target and settings.target not in ENVIRONMENTS and environment is None:
         _named(settings.target, settings, lambda problem: problem.prompt).close()
     tools = settings.tools if tools is None else tools
     with _tool_pool(settings, tools) as pool:

@@ -9,6 +9,7 @@ from pydantic import Field
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.paths import located_target
 from rlobj.base.validation import Model
+from rlobj.data.verifiers import is_verifiers
 
 
 class EnvironmentSettings(Model):
@@ -16,7 +17,7 @@ class EnvironmentSettings(Model):
 
     target: str | None = None
     """package.module:Class or path/to/file.py:Class, an environment; or a built-in one:
-    calculator"""
+    calculator; or verifiers:NAME or verifiers:FILE.toml, one of verifiers"""
     tools: tuple[str, ...] = ()
     """tools that the policy may call: calculator, python, package.module:function or
     path/to/file.py:function"""
@@ -47,7 +48,9 @@ class EnvironmentSettings(Model):
 
     def seen_from(self, home: Path) -> Self:
         """The settings with absolute paths of files that were named in a folder."""
-        target = self.target and located_target(self.target, home)
+        target = self.target
+        if target and not is_verifiers(target):
+            target = located_target(target, home)
         tools = tuple(located_target(tool, home) for tool in self.tools)
         return self.model_copy(update={"target": target, "tools": tools})
 

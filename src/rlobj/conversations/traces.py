@@ -15,17 +15,16 @@ from rlobj.base.interleaved import Interleaved
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.samplers.response import packed
 
-_VALUES = ("logprobs", "advantages", "reference_logprobs", "trainer_logprobs", "entropies")
-"""What a node has for each of its sampled tokens."""
-_TRACE: Any = {
-    "nodes": {"__all__": {"parent", "semantic_parents", "token_ids", "mask", *_VALUES}},
-    "rewards": True,
-    "ok": True,
-    "agent": {"name", "trainable"},
-    "task": {"key": True, "hash": True, "data": {"idx"}},
-    "group": True,
+DAMAGED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
+"""The errors of reading traces that are no traces."""
+_VALUES = {
+    "sampler_logprobs": "logprobs",
+    "old_logprobs": "trainer_logprobs",
+    "ref_logprobs": "reference_logprobs",
+    "entropy": "entropies",
+    "advantages": "advantages",
 }
-"""What is read of a trace."""
+"""The column of a table for what a node has of each of its sampled tokens."""
 _MOST = 1 << 28
 """Tokens of all branches of a trace, each with the whole of its context."""
 
@@ -103,8 +102,7 @@ def plain_traces(given: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
     """The traces that train the policy, as data; those of an episode have its group."""
     for each in given:
         data = parse_json(each) if isinstance(each, str | bytes) else each
-        if not isinstance(data, Mapping):
-            data = data.model_dump(include={**_TRACE, "traces": {"__all__": _TRACE}})
+        data = data if isinstance(data, Mapping) else data.model_dump()
         for trace in data.get("traces", [data]):
             if (trace.get("agent") or {}).get("trainable", True):
                 yield {**trace, "group": data.get("group")}
@@ -115,52 +113,39 @@ def read_traces(given: Iterable[Any]) -> tuple[TokenBatch, list[tuple[Sequence[i
 
     Raises:
         DataError: no trace has a sampled token with its log-prob.
-        ValueError, LookupError, TypeError, AttributeError: a trace is damaged.
+        DAMAGED: a trace is damaged.
     """
     groups: dict[Any, int] = {}
-    of_rows, turns = list[tuple[int, int, int, float]](), list[int]()
-    values: dict[str, list[float]] = {name: [] for name in _VALUES}
-    known = set[str]()
-    sequences: list[tuple[Sequence[int], Any]] = []
+    names = ("lengths", "groups", "rollouts", "rewards", "turn", *_VALUES)
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    absent, sequences = {*_VALUES}, list[tuple[Sequence[int], Any]]()
     for rollout, trace in enumerate(plain_traces(given)):
         task, nodes = trace.get("task") or {}, trace["nodes"]
-        named = (trace["group"] or {}).get("id") or task.get("key") or task.get("hash")
-        named = (named or task["data"]["idx"], (trace.get("agent") or {}).get("name"))
-        rewards = [reward for reward in trace["rewards"].values() if reward is not None]
-        reward = sum(reward["score"] * reward.get("weight", 1.0) for reward in rewards)
+        group = (trace["group"] or {}).get("id") or task.get("key") or task.get("hash")
+        group = (group or task["data"]["idx"], (trace.get("agent") or {}).get("name"))
+        scores = [score for score in trace["rewards"].values() if score is not None]
+        reward = sum(score["score"] * score.get("weight", 1.0) for score in scores)
         rows = trace_rows(nodes) or [TraceRow((), Interleaved((), ()), [])]
-        numbers, group = turn_numbers(rows), groups.setdefault(named, len(groups))
+        numbers = turn_numbers(rows)
         for row in rows:
-            length, decided = len(row.places), trace.get("ok")
-            of_rows.append((length, group, rollout, reward if decided else math.nan))
-            turns += [numbers[node] for node, _ in row.places]
+            columns["lengths"].append(len(row.places))
+            columns["groups"].append(groups.setdefault(group, len(groups)))
+            columns["rollouts"].append(rollout)
+            columns["rewards"].append(reward if trace.get("ok") else math.nan)
+            columns["turn"] += [numbers[node] for node, _ in row.places]
             sequences.append((row.prompt, row.response))
-            for name, column in values.items():
-                missing = [0.0 if name == "advantages" else math.nan] * length
-                column += [(nodes[n].get(name) or missing)[place] for n, place in row.places]
-        known |= {name for name in _VALUES for n in numbers if nodes[n].get(name)}
-    present = {name: torch.tensor(values[name], dtype=torch.float32) for name in known}
-    present = {name: present.get(name) for name in _VALUES}
-    sampler, advantages, reference, trainer, entropy = present.values()
-    logprobs = sampler if trainer is None else trainer
-    if logprobs is None:
+            for name, key in _VALUES.items():
+                missing = [0.0 if name == "advantages" else math.nan] * len(row.places)
+                columns[name] += [(nodes[n].get(key) or missing)[place] for n, place in row.places]
+        absent -= {name for name, key in _VALUES.items() for n in numbers if nodes[n].get(key)}
+    if {"sampler_logprobs", "old_logprobs"} <= absent:
         raise DataError(
             "no trace has token ids and log-probs; verifiers' train client records them"
         )
-    lengths, group_ids, rollouts, reward_values = zip(*of_rows, strict=True)
-    table = TokenBatch(
-        lengths=torch.tensor(lengths),
-        groups=torch.tensor(group_ids),
-        ids=torch.arange(len(lengths)),
-        rollouts=torch.tensor(rollouts),
-        rewards=torch.tensor(reward_values, dtype=torch.float64),
-        logprobs=logprobs,
-        old_logprobs=trainer,
-        sampler_logprobs=sampler,
-        ref_logprobs=reference,
-        entropy=entropy,
-        old_entropy=None if trainer is None else entropy,
-        advantages=advantages,
-        turn=torch.tensor(turns),
-    )
-    return table, sequences
+    kinds = {"rewards": torch.float64}
+    present = {*names} - absent
+    table: dict[str, Any] = {n: torch.tensor(columns[n], dtype=kinds.get(n)) for n in present}
+    old = "sampler_logprobs" if "old_logprobs" in absent else "old_logprobs"
+    if "old_logprobs" in table:
+        table["old_entropy"] = table.get("entropy")
+    return TokenBatch(logprobs=table[old], ids=torch.arange(len(sequences)), **table), sequences

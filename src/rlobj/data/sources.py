@@ -31,6 +31,7 @@ from rlobj.data.prompts import (
     placeholders,
 )
 from rlobj.data.tasks import TASKS
+from rlobj.data.verifiers import is_verifiers, load_environment, verifiers_problems
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def template_of(source: str, otherwise: str) -> str:
         return MATH_TEMPLATE
     if is_gym(source):
         return ANSWER_TEMPLATE
-    return PLAIN_TEMPLATE if source in TASKS else otherwise
+    return PLAIN_TEMPLATE if source in TASKS or is_verifiers(source) else otherwise
 
 
 def _with_placeholder(template: str) -> str:
@@ -358,6 +359,10 @@ def _problems(
         return loaded.problems
     if is_gym(source):
         return gym_problems(source, part, config.gym)
+    if is_verifiers(source):
+        if not fallback:
+            raise no_test_split(f"{source} has no test split")
+        return verifiers_problems(load_environment(source))
     if source in NAMED_SOURCES:
         candidates = NAMED_SOURCES[source].hub.get(part, ())
         _, rows = published_rows(source, candidates, part, fallback=fallback)
@@ -381,7 +386,7 @@ def require_source(source: str) -> None:
         DataError: it is neither known, nor there, nor of the form of a hub id.
     """
     path, names = path_of(source), [*TASKS, *NAMED_SOURCES, *BENCHMARKS]
-    readable = source in names or is_gym(source) or path.exists()
+    readable = source in names or is_gym(source) or is_verifiers(source) or path.exists()
     if readable or (path.suffix not in SUFFIXES and re.fullmatch(r"[\w.-]+/[\w.-]+", source)):
         return
     if path.suffix in SUFFIXES:

@@ -19,7 +19,7 @@ from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.reading import Record, sound
 from rlobj.runs.tables import UpdateTable, read_tables
 from rlobj.runs.texts import TokenTexts
-from rlobj.runs.traces import is_traces, traced_updates
+from rlobj.runs.traces import is_traces, traced_update
 
 
 def open_run(folder: Path | str) -> OpenRun:
@@ -80,7 +80,7 @@ class OpenRun:
     def tables(self, step: int | None = None, trust: bool = False) -> Iterator[UpdateTable]:
         """The updates with full tables, of all steps or of one."""
         if is_traces(self.path):
-            yield from traced_updates(self.path, step)
+            yield traced_update(self.path)
             return
         with sound(self.path):
             yield from read_tables(self.path, None if step is None else [step], trust=trust)

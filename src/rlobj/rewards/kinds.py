@@ -375,6 +375,11 @@ class Environment(Reward):
     conversation says it, there is no accuracy.
     """
 
+    @property
+    def needs_answers(self) -> bool:
+        """Nothing needs them: the environment knows what is right."""
+        return False
+
     def open(self) -> Grader:
         """Return a grader that reads the turns."""
         return FunctionGrader(_of_environment)

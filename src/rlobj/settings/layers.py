@@ -14,6 +14,7 @@ from rlobj.base.paths import path_of
 from rlobj.base.targets import object_name, object_text
 from rlobj.data.gym import REWARD, is_gym
 from rlobj.data.sources import source_names
+from rlobj.data.verifiers import is_verifiers
 from rlobj.settings.presets import flattened, load_preset, merge, preset_names, read_yaml
 from rlobj.settings.profiles import limits, profile_of, settings_of_task
 
@@ -33,7 +34,7 @@ def layers_of(
         embedded profile    if the policy is the embedded one; else what the task asks for
         rewards of a file   of a preset file that is not the library's
         reasoning-gym       its reward, if the problems are its own
-        environment         its reward, if none is set
+        environment         its reward, if none is set; the tasks of one of verifiers
         overrides           a configuration file, and single settings
 
     Args:
@@ -59,12 +60,14 @@ def layers_of(
         task = f"data {source}"
         fitted = settings_of_task(source, bool(settings.get("environment.tools")))
     gym = {"rewards": {"kind": REWARD}} if names and all(map(is_gym, names)) else {}
+    target = settings.get("environment.target")
+    tasks = {"data": {"source": target}} if is_verifiers(target) else {}
     layers: list[Layer] = [
         (f"preset {preset}", recipe),
         (task, fitted),
         (f"preset {preset}", rewards),
         (f"data {', '.join(names)}", gym),
-        ("environment.target", reward_of_environment(merged(above))),
+        ("environment.target", tasks | reward_of_environment(merged(above))),
     ]
     return [*((origin, layer) for origin, layer in layers if layer), *above]
 

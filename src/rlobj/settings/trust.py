@@ -26,6 +26,8 @@ from urllib.parse import urlsplit
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.paths import nearby
 from rlobj.base.targets import importable, reads_only, without_imports
+from rlobj.data.sources import source_names
+from rlobj.data.verifiers import is_verifiers
 from rlobj.samplers.vllm.auth import KEY_VARIABLE, is_local
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer
@@ -58,7 +60,9 @@ def named_code(settings: Mapping[str, Any]) -> list[str]:
             code.append(PROGRAMS)
         elif ":" in text and (name in ("target", "tools") or section == "columns"):
             code.append(text)
-    return list(dict.fromkeys(code))
+    data = flattened({"data": settings.get("data")})
+    sources = [*source_names(data.get("data.source")), data.get("data.test")]
+    return list(dict.fromkeys([*code, *filter(is_verifiers, sources)]))
 
 
 def _leaves(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,10 @@ from rlobj.runs.layout import is_run, table_files
 from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import checked_files, sound
 from rlobj.runs.tables import UpdateTable, read_tables
-from rlobj.runs.traces import is_traces, traced_updates
+from rlobj.runs.traces import is_traces, traced_update
 from rlobj.settings.presets import Preset
 
+_TRACES = Message("traces name no objective: 'recorded' is Objective() with their advantages")
 _SHARES = {
     "share": ("touched", "tokens"),
     "precision": ("caught", "judged"),
@@ -64,7 +65,6 @@ class Replay:
         refused: why something cannot be replayed, by its name.
         notes: what should be known about the numbers.
         swept: the name of the swept number, or "".
-        traces: the source is a file of verifiers' traces, which name no objective.
     """
 
     source: str
@@ -76,18 +76,12 @@ class Replay:
     refused: Mapping[str, Message]
     notes: Sequence[Message]
     swept: str = ""
-    traces: bool = False
 
     @property
     def title(self) -> str:
         """What was read, and whether the recorded weights were found again."""
         source, steps = visible(self.source, 200), listed(self.steps)
-        kind = "traces" if self.traces else "full tables"
-        title = f"{source}, {kind} of {steps}: {self.population:,.0f} tokens\n"
-        if self.traces:
-            return (
-                f"{title}traces name no objective: 'recorded' is Objective() with their advantages"
-            )
+        title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens\n"
         if self.reproduced == self.population:
             return f"{title}the recorded objective gives all recorded weights again, to the bit"
         others = self.population - self.reproduced
@@ -165,9 +159,8 @@ def replay(
     """
     path = Path(tables) if isinstance(tables, str | Path) else None
     source = str(path or "the updates")
-    traces = False
     if path and is_traces(path):
-        tables, path, traces = [*traced_updates(path, step)], None, True
+        tables, path = [traced_update(path)], None
     recorded = (read_settings(path) if path and is_run(path) else {}).get("objective")
     recorded = recorded if isinstance(recorded, dict) else {}
     with reading(Scope.of(recorded.get("columns"), recorded.get("scores"))):  # which rules may read
@@ -185,7 +178,7 @@ def replay(
         for done, batches in enumerate(planning.rollouts(updates), 1):
             running.rollout(batches)
             progress(done, max(done, count))
-    return replace(running.result(source), traces=traces)
+    return running.result(source)
 
 
 class _Replay:
@@ -225,6 +218,8 @@ class _Replay:
     def _begin(self, first: UpdateTable) -> dict[str, planning.Replayed]:
         """The objectives at the beginning, and notes about them."""
         longest, recorded = first.facts.get("max_tokens"), first.objective
+        if first.facts.get("traces"):
+            self.notes[_TRACES] = None
         objectives = {
             name: objective.resolved(longest) if isinstance(objective, Preset) else objective
             for name, objective in self.candidates.objectives.items()

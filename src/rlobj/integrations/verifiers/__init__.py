@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlobj.base.errors import DataError, reported
-from rlobj.conversations.traces import read_traces
+from rlobj.conversations.traces import DAMAGED, read_traces
 from rlobj.objectives.tokens import TokenBatch
 
 __all__ = ["token_batch"]
@@ -39,6 +39,5 @@ def token_batch(traces: Iterable[Any]) -> TokenBatch:
     Raises:
         DataError: no trace has token ids and log-probs, or one is damaged.
     """
-    wrong = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
-    with reported(DataError, "traces of verifiers", *wrong):
+    with reported(DataError, "traces of verifiers", *DAMAGED):
         return read_traces(traces)[0]

@@ -22,12 +22,12 @@ from torch import Tensor
 from rlobj.base.errors import ConfigError, RunError, Setting
 from rlobj.base.ports import free_port
 from rlobj.installation import check_version
-from rlobj.samplers.types import Feed, WeightsLost
+from rlobj.samplers.types import Feed, SamplingSettings, WeightsLost
 from rlobj.samplers.vllm.auth import is_local
 from rlobj.samplers.vllm.broadcast import WeightGroup
 from rlobj.samplers.vllm.connection import Connection, ServerGone
 from rlobj.samplers.vllm.installed import SUPPORTED
-from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, VllmBase
+from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, VllmBase, request_fields
 from rlobj.samplers.vllm.settings import ServerSettings
 from rlobj.samplers.weights import Live, Received
 
@@ -157,6 +157,19 @@ class VllmServerSampler(VllmBase):
             f"the server at {self._server.url} has no weights of this run: it was restarted, or "
             "another run uses it"
         )
+
+    def endpoint(self, settings: SamplingSettings) -> tuple[str, str, dict[str, Any]]:
+        """The server's address, its model's name, and what other clients send beside a prompt.
+
+        Raises:
+            WeightsLost: the server has other weights, or does not answer.
+        """
+        self._state = None
+        self._require_weights()
+        fields = request_fields(settings, 1, 0, self._eos)
+        for name in ("n", "seed", "logprobs", "stop_token_ids"):
+            del fields[name]
+        return self._server.url, self._server.ask("GET", "/v1/models")["data"][0]["id"], fields
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.

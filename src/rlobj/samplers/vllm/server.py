@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
+from packaging.version import Version
+
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.files import last_lines
 from rlobj.samplers.vllm import auth
 from rlobj.samplers.vllm.extension import EXTENSION
-from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
+from rlobj.samplers.vllm.installed import check_vllm, installed_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, engine_arguments
 
 STOPPING = 10.0
@@ -69,6 +71,9 @@ def command(model: str, host: str, port: int, arguments: Mapping[str, Any]) -> l
         "middleware": f"{auth.RequireKey.__module__}.{auth.RequireKey.__name__}",
         "disable_uvicorn_access_log": True,
     }
+    number = (installed_vllm() or ("", "0"))[1]
+    if Version(number) >= Version("0.32"):  # earlier ones need no word for it
+        ours |= {"enable_scale_out": True}  # the path on which verifiers asks with token ids
     words = [sys.executable, "-P", "-m", "rlobj.samplers.vllm"]
     for name, value in {**defaults, **engine_arguments(arguments, ours)}.items():
         flag = name.replace("_", "-")

@@ -9,6 +9,7 @@ from rlobj.base.targets import object_name, object_text
 from rlobj.conversations.settings import named_tools
 from rlobj.data import Problem
 from rlobj.data.sources import Source
+from rlobj.data.verifiers import is_environment, verifiers_problems
 from rlobj.evaluation.engines import require_tokenizer
 from rlobj.rewards import Grader, Reward, Several, function_grader
 from rlobj.rewards.kinds import Ungraded
@@ -63,6 +64,9 @@ class CallerInputs:
         """
         tools = None if self.tools is None else named_tools(self.tools)
         object.__setattr__(self, "tools", tools)
+        if self.data is None and is_environment(self.environment):
+            rows = [{"prompt": p.prompt, **p.extra} for p in verifiers_problems(self.environment)]
+            object.__setattr__(self, "data", rows)
         require_tokenizer(self.model, self.tokenizer, passed="model" in self.local())
 
     def layers(self) -> list[Layer]:
@@ -102,6 +106,7 @@ class CallerInputs:
     def grader(self, config: RunConfig, problems: Sequence[Problem]) -> Grader:
         """What grades responses to the problems; to be entered."""
         named = self.reward is not None or config.rewards.targets or config.rewards.models
+        named = named or not config.rewards.needs_answers
         if not named and not any(problem.answer for problem in problems):
             return Ungraded()  # a score is all that the objective reads
         if isinstance(config.rewards, Several):
