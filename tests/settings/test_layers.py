@@ -9,11 +9,13 @@ import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
+from rlobj.objectives.divisors import FixedLength
 from rlobj.rewards.kinds import Exact
 from rlobj.settings.building import build_config, compose
 from rlobj.settings.layers import EMBEDDED_LAYER, Layer, layers_of, parse_setting
 from rlobj.settings.presets import load_preset
 from rlobj.settings.profiles import DEFAULT_TASK, PROFILES
+from rlobj.settings.run_config import RunConfig
 from rlobj.settings.sampling import DynamicSampling
 
 CALCULATOR = {"data": {"source": "calculator"}}
@@ -138,3 +140,10 @@ def test_a_reward_of_a_preset_file_of_ones_own_is_kept_by_the_embedded_policy(
 )
 def test_a_template_is_text_and_keeps_its_backslashes(typed: str, read: str | None) -> None:
     assert parse_setting(f"data.template={typed}") == {"data": {"template": read}}
+
+
+def test_the_longest_response_of_a_divisor_is_that_of_a_rollout() -> None:
+    objective = {"divisor": {"kind": "fixed_length", "length": "max_tokens"}}
+    for sampling, length in (({"max_tokens": 9}, 9), ({"max_tokens": 9, "rollout_tokens": 30}, 30)):
+        config = RunConfig(objective=objective, sampling=sampling)  # type: ignore[arg-type]
+        assert config.resolved_objective().divisor == FixedLength(length=length)

@@ -99,12 +99,12 @@ class SequenceSum(_OfRollouts):
 class FixedLength(_OfRollouts):
     """Z = B·L with a constant length L, tokens.
 
-    L = "max_tokens" is the value of `sampling.max_tokens` of the run.
+    L = "max_tokens" is the run's `sampling.rollout_tokens`, or `sampling.max_tokens` without it.
     Source: Dr.GRPO, arXiv:2503.20783.
     """
 
     length: Annotated[int, Field(ge=1)] | Literal["max_tokens"]
-    """L, tokens; "max_tokens" = sampling.max_tokens of the run"""
+    """L, tokens; "max_tokens" = sampling.rollout_tokens of the run, else sampling.max_tokens"""
 
     def __call__(self, counted: Tensor, table: TokenBatch, comm: Comm) -> Tensor:
         if self.length == "max_tokens":

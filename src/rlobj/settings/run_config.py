@@ -229,7 +229,7 @@ class RunConfig(Model):
 
     def resolved_objective(self) -> Objective:
         """The objective with "max_tokens" replaced by the run's number."""
-        return self.objective.resolve(self.sampling.max_tokens)
+        return self.objective.resolve(self.sampling.longest_rollout)
 
     def explanation(self) -> Explanation:
         """The objective in words, as this run trains with it."""
