@@ -170,10 +170,8 @@ def open_engine(config: RunConfig, model: Any, tokenizer: Any = None) -> Iterato
     """
     in_process = config.sampling.engine in ("auto", "transformers")
     if tokenizer is not None and not in_process:
-        raise ConfigError(
-            f"sampler is {config.sampling.engine}, which reads a folder: save the model, and pass "
-            "the folder"
-        )
+        what = f"sampler is {config.sampling.engine}, which reads a folder"
+        raise ConfigError(f"{what}: save the model, and pass the folder")
     threads = torch.get_num_threads()
     engine = _in_process(config, model, tokenizer) if in_process else _with_vllm(config, model)
     try:

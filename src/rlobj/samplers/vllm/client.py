@@ -95,7 +95,7 @@ class VllmServerSampler(VllmBase):
         ]
         if differ:
             raise ConfigError(
-                f"the server at {url} has another model: {'; '.join(differ)}. Start it with the "
+                f"{self._server.where} has another model: {'; '.join(differ)}. Start it with the "
                 "trainer's: rlobj serve MODEL, or rlobj serve RUN for the model of a task"
             )
         return workers
@@ -108,16 +108,12 @@ class VllmServerSampler(VllmBase):
         """
         models = self._server.ask("GET", "/v1/models")["data"]
         served = [model.get("root") or model["id"] for model in models]
+        where, typed = self._server.where, f"rlobj serve {source}"
         if Path(source).resolve() not in [Path(name).resolve() for name in served]:
-            raise ConfigError(
-                f"the server at {self._server.url} serves {', '.join(served)}, not {source}. "
-                f"Start another one: rlobj serve {source}"
-            )
+            what = f"{where} serves {', '.join(served)}, not {source}"
+            raise ConfigError(f"{what}. Start another one: {typed}")
         if self._expected >= 0:
-            raise ConfigError(
-                f"the server at {self._server.url} has weights that a trainer sent. Start a new "
-                f"one: rlobj serve {source}"
-            )
+            raise ConfigError(f"{where} has weights that a trainer sent. Start a new one: {typed}")
 
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         def body(item: Any) -> dict[str, Any]:
@@ -127,7 +123,7 @@ class VllmServerSampler(VllmBase):
         def answered(item: Any, answer: Any) -> None:
             choices = sorted(answer["choices"], key=lambda choice: choice["index"])
             if any(choice["finish_reason"] == "abort" for choice in choices):
-                raise ServerGone(f"the server at {self._server.url} ended during a response")
+                raise ServerGone(f"{self._server.where} ended during a response")
             arrived(item, list(map(completion, choices)))
 
         self._require_weights()
@@ -153,10 +149,8 @@ class VllmServerSampler(VllmBase):
 
     def _lost(self) -> WeightsLost:
         self._state = None
-        return WeightsLost(
-            f"the server at {self._server.url} has no weights of this run: it was restarted, or "
-            "another run uses it"
-        )
+        why = "it was restarted, or another run uses it"
+        return WeightsLost(f"{self._server.where} has no weights of this run: {why}")
 
     def endpoint(self, settings: SamplingSettings) -> tuple[str, str, dict[str, Any]]:
         """The server's address, its model's name, and what other clients send beside a prompt.
@@ -286,7 +280,7 @@ class VllmServerSampler(VllmBase):
         if first["version"] < 0 <= self._expected:
             raise self._lost()
         if any(other != first for other in others):
-            raise RunError(f"workers of the server at {self._server.url} have different weights")
+            raise RunError(f"workers of {self._server.where} have different weights")
         return Received.of_worker(first)
 
     def live(self, part: int | None = None) -> Live:

@@ -47,6 +47,9 @@ class Connection:
     Args:
         settings: address, timeout and patience.
 
+    Attributes:
+        where: the server, in the words of messages.
+
     Raises:
         MissingExtra: aiohttp is not installed.
     """
@@ -57,7 +60,7 @@ class Connection:
         except ImportError:
             raise MissingExtra("aiohttp", "vllm-server", "sampling from a vLLM server") from None
         self.url, self.timeout = settings.url.rstrip("/"), settings.timeout
-        self._patience = settings.patience
+        self._patience, self.where = settings.patience, f"the server at {self.url}"
 
     def wait(self, attempt: Callable[[], Result]) -> Result:
         """Repeat an attempt until the server answers.
@@ -92,7 +95,7 @@ class Connection:
         results = self.ask("POST", "/collective_rpc", body, long=long)["results"]
         for result in results:
             if isinstance(result, dict) and "error" in result:
-                raise RunError(f"a worker of the server at {self.url} failed: {result['error']}")
+                raise RunError(f"a worker of {self.where} failed: {result['error']}")
         return results
 
     def ask(self, method: str, path: str, body: Any = None, *, long: bool = False) -> Any:
@@ -198,16 +201,16 @@ class Connection:
             if status == 200:
                 return json.loads(text) if text else None
         except TimeoutError as error:
-            raise ServerGone(f"the server at {self.url} does not answer") from error
+            raise ServerGone(f"{self.where} does not answer") from error
         except (aiohttp.ClientError, OSError) as error:
             reason = getattr(error, "os_error", None) or error  # the cause without aiohttp's text
-            raise ServerGone(f"the server at {self.url} cannot be reached ({reason})") from error
+            raise ServerGone(f"{self.where} cannot be reached ({reason})") from error
         except ValueError:  # not JSON: another program
             status = 404
-        shown = f"the server at {self.url} answered {path} with {status}: {text[:_SHOWN]}"
+        shown = f"{self.where} answered {path} with {status}: {text[:_SHOWN]}"
         if status == 404:
             raise ConfigError(
-                f"the server at {self.url} does not know {path}. Start it with: rlobj serve MODEL"
+                f"{self.where} does not know {path}. Start it with: rlobj serve MODEL"
             )
         if status == 401:
             raise ConfigError(f"{shown}. Set {KEY_VARIABLE} to the key of the server.")
