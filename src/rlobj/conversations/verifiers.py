@@ -67,9 +67,7 @@ class VerifiersRollouts(Conversations):
             ConfigError: one is not.
         """
         if strange := [p.id for p in problems if p.extra.get("verifiers") not in self._tasks]:
-            raise ConfigError(
-                f"{strange[0]!r} is no task of the environment: leave out data.source"
-            )
+            raise ConfigError(f"{strange[0]!r} is no task of verifiers: leave out data.source")
 
     def sample(
         self,
@@ -133,9 +131,7 @@ class VerifiersRollouts(Conversations):
         """
         traces = [trace for trace in episode.traces if trace.agent.trainable]
         if len(traces) > 1:
-            raise RunError(
-                f"{len(traces)} agents of an episode train; rlobj trains one of verifiers"
-            )
+            raise RunError(f"{len(traces)} agents of an episode train, and rlobj trains one")
         errors = [error for source in (*traces, episode) for error in source.errors]
         said = f"{errors[-1].type}: {errors[-1].message}" if errors else "it ran no agent"
         self._failures.add(f"an episode failed: {said}" * (not episode.ok), "episode")
@@ -152,9 +148,10 @@ class VerifiersRollouts(Conversations):
             prompt = self._tokenizer(problem.prompt).input_ids
             return [Response(prompt, (), (), "", "length", self._server.version, turns)]
         drawn = [self._response(row, nodes, turn_numbers(rows), last) for row in rows]
-        turns = (*drawn[-1].turns[:-1], replace(drawn[-1].turns[-1], end=last["end"]))
+        *turns, ends = drawn[-1].turns
+        finish = "stop" if last["end"] == "done" else "length"
         drawn[-1] = replace(
-            drawn[-1], turns=turns, finish="stop" if last["end"] == "done" else "length"
+            drawn[-1], turns=[*turns, replace(ends, end=last["end"])], finish=finish
         )
         return [replace(row, began="restart" * (row is not drawn[0])) for row in drawn]
 
