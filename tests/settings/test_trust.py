@@ -131,3 +131,10 @@ def test_a_dry_run_trusts_code_that_it_does_not_import_and_no_server() -> None:
         trusted_config("RUN", [("run", code)], {}, False)
         with pytest.raises(ConfigError, match=r"192\.0\.2\.2"):
             trusted_config("RUN", [("run", server)], {}, False)
+
+
+def test_problems_of_verifiers_are_code_that_settings_name():
+    several = [{"source": "verifiers:mine"}, "sums.jsonl"]
+    data = {"source": several, "test": "verifiers:other"}
+    assert named_code({"data": data}) == ["verifiers:mine", "verifiers:other"]
+    assert named_code({"data": {"source": "sums.jsonl", "test": None}}) == []
