@@ -98,21 +98,20 @@ def train(
     """
     typed = setting_layers(context.params)
     with importing(*([] if place else ["torch"])):
-        from rlobj_cli.screen.training import DryRunScreen, explained, screen_of
+        from rlobj_cli.screen.training import DryRunScreen, screen_of
 
     screen = DryRunScreen(Screen(quiet=not first_process())) if dry_run else screen_of(place)
-    with explained(screen):
-        rlobj.train(
-            preset,
-            from_run=from_run,
-            out=out,
-            config=config,
-            settings=typed,
-            processes=processes,
-            trust=trust,
-            dry_run=dry_run,
-            progress=screen,
-        )
+    rlobj.train(
+        preset,
+        from_run=from_run,
+        out=out,
+        config=config,
+        settings=typed,
+        processes=processes,
+        trust=trust,
+        dry_run=dry_run,
+        progress=screen,
+    )
 
 
 def resume(
@@ -139,8 +138,7 @@ def resume(
       rlobj resume RUN --processes 4 --strategy zero3
     """
     with importing(*([] if place else ["torch"])):
-        from rlobj_cli.screen.training import explained, screen_of
+        from rlobj_cli.screen.training import screen_of
 
     typed, screen = setting_layers(context.params), screen_of(place)
-    with explained(screen):
-        rlobj.resume(run, settings=typed, processes=processes, trust=trust, progress=screen)
+    rlobj.resume(run, settings=typed, processes=processes, trust=trust, progress=screen)

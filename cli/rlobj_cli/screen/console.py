@@ -24,6 +24,7 @@ import traceback
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CalledProcessError
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,8 @@ class GuardedGroup(TyperGroup):
             [number] = error.args or [signal.SIGINT]
             raise typer.Exit(128 + number) from None
         except (RlobjError, RuntimeError) as error:
+            if isinstance(error.__cause__, CalledProcessError):  # which has shown its own error
+                raise typer.Exit(error.__cause__.returncode) from None
             lost = not isinstance(error, RlobjError)
             if os.environ.get("RLOBJ_TRACEBACK") == "1" or (lost and not _lost_a_peer(error)):
                 raise

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from subprocess import CalledProcessError
 from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.launched import first_process
 from rlobj.reporting.terminal import Screen, importing
 from rlobj.runs.metrics import read_metrics
@@ -58,6 +53,15 @@ class ProgramScreen(RunScreen):
         for handler in logging.getLogger("rlobj").handlers:  # warnings appear below the header
             handler.addFilter(lambda _: self.begin() or True)
 
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Leave the terminal. If a finding has stopped the run, print the numbers so far."""
+        super().__exit__(kind, error, trace)
+        run, finding = self.run, getattr(error, "finding", None)
+        if run is not None and finding in run.config.training.stop_on and not self.console.quiet:
+            from rlobj_cli.screen.runs import show_history
+
+            show_history(self.console, run.config, run.path, read_metrics(run.path))
+
     def header(self, run: ResolvedRun) -> None:
         """Print which run begins, or goes on, with the settings that the user gave."""
         from rlobj_cli.screen.runs import show_header
@@ -84,23 +88,3 @@ class RankScreen(ProgramScreen):
     def ended(self, result: TrainingResult) -> None:
         """Leave the terminal."""
         self._shown.close()
-
-
-@contextmanager
-def explained(screen: RunScreen) -> Iterator[None]:
-    """Inside, a finding that stops the run shows the numbers so far.
-
-    Of new processes, the one that failed has shown its error, and its exit code is that of the
-    program.
-    """
-    try:
-        yield
-    except (ConfigError, RunError) as error:
-        if isinstance(error.__cause__, CalledProcessError):
-            raise typer.Exit(error.__cause__.returncode) from None
-        run, finding = screen.run, getattr(error, "finding", None)
-        if run is not None and finding in run.config.training.stop_on and not screen.console.quiet:
-            from rlobj_cli.screen.runs import show_history
-
-            show_history(screen.console, run.config, run.path, read_metrics(run.path))
-        raise

@@ -1,6 +1,7 @@
 """Transformers models whose files have all tensors; others would get random numbers in silence."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import ConfigError, warn_once
@@ -65,6 +66,17 @@ def load_complete(kind: Any, source: str, **settings: Any) -> Any:
         raise ConfigError(f"{what}, and would have random ones: {'; '.join(problems)}")
     warn_unused(source, loading["unexpected_keys"])
     return model
+
+
+def open_tensors(files: Iterable[Path]) -> dict[str, Any]:
+    """The open file of each tensor in files of safetensors, by the tensor's name."""
+    from safetensors import safe_open
+
+    tensors: dict[str, Any] = {}
+    for file in files:
+        opened: Any = safe_open(file, "pt")
+        tensors.update(dict.fromkeys(opened.keys(), opened))
+    return tensors
 
 
 def warn_unused(source: str, names: Iterable[str]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.weights import warn_unused
+from rlobj.base.weights import open_tensors, warn_unused
 from rlobj.settings.run_config import ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,6 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
 
 def _tensors(source: str) -> dict[str, Any]:
     """The open file of each tensor of a model, by the tensor's name; {} = there are others."""
-    from safetensors import safe_open
     from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
     from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
@@ -99,11 +98,7 @@ def _tensors(source: str) -> dict[str, Any]:
     elif files == [None]:
         index = path(SAFE_WEIGHTS_INDEX_NAME)
         files = get_checkpoint_shard_files(source, index)[0] if index else []
-    tensors: dict[str, Any] = {}
-    for file in files:
-        opened: Any = safe_open(Path(file), "pt")
-        tensors.update(dict.fromkeys(opened.keys(), opened))
-    return tensors
+    return open_tensors(map(Path, files))
 
 
 def _get(tensors: dict[str, Any], name: str) -> Tensor:

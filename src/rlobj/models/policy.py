@@ -45,11 +45,6 @@ class Policy:
         """`encode` for a held-out problem."""
         return encode_prompt(self.tokenizer, format_prompt(self.test_template, problem), self.chat)
 
-    def recompute_activations(self) -> None:
-        """Compute activations again in the backward pass, which saves memory and takes time."""
-        newer = getattr(self.model, "activation_checkpointing_enable", None)
-        (newer or self.model.gradient_checkpointing_enable)()
-
     def weights(
         self, full: Callable[[nn.Parameter], Tensor], *, as_stored: bool = True
     ) -> Iterator[tuple[str, Tensor]]:

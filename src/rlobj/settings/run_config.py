@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from rlobj.base.errors import Argument, Message, nearest
 from rlobj.base.validation import InvalidFields, Model
@@ -33,10 +33,13 @@ class LoraConfig(Model):
     """names of the linear layers that get an adapter"""
 
 
+ModelName = Annotated[str | None, AfterValidator(lambda name: None if name == "embedded" else name)]
+
+
 class ModelConfig(Model):
     """The policy."""
 
-    name: str | None = None
+    name: ModelName = None
     """hub id, folder or GGUF file of a causal language model; null or embedded = the embedded
     policy"""
     digest: str | None = None
@@ -52,11 +55,6 @@ class ModelConfig(Model):
     """run Python code from the model's repository"""
     lora: LoraConfig | None = None
     """train LoRA adapters; null = train all weights"""
-
-    @field_validator("name")
-    @classmethod
-    def _embedded_has_no_name(cls, name: str | None) -> str | None:
-        return None if name == "embedded" else name
 
 
 PLAIN: dict[str, Any] = {
@@ -149,13 +147,11 @@ class RunConfig(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _objective_knows_names(cls, data: Any) -> Any:
-        return with_names(data) if isinstance(data, Mapping) else data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _environment_grades(cls, data: Any) -> Any:
-        return reward_of_environment(data) | {**data} if isinstance(data, Mapping) else data
+    def _complete(cls, data: Any) -> Any:
+        """The objective knows the names of scores and columns, and an environment grades."""
+        if not isinstance(data, Mapping):
+            return data
+        return with_names(reward_of_environment(data) | {**data})
 
     @field_validator("columns")
     @classmethod
@@ -205,17 +201,14 @@ class RunConfig(Model):
             )
         if isinstance(environment.at_limit, float) and names:
             wrong["environment.at_limit"] = "of several rewards, expected graded or undecided"
-        if problems := [*wrong.items(), *self._unknown_rewards()]:
-            raise InvalidFields(problems)
-        return self
-
-    def _unknown_rewards(self) -> Iterator[tuple[str, str]]:
-        """The rewards that rules read by name and that do not exist."""
-        names = self.rewards.names or ()
+        problems = [*wrong.items()]
         for name, field in self.objective.needs.rewards.items():
             if name not in names:
                 advice = nearest(name, names) if names else " 'rewards' is not a list with names."
-                yield f"objective.{field}", f"there is no reward '{name}'.{advice}"
+                problems.append((f"objective.{field}", f"there is no reward '{name}'.{advice}"))
+        if problems:
+            raise InvalidFields(problems)
+        return self
 
     @property
     def needs_answers(self) -> bool:

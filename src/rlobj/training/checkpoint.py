@@ -26,6 +26,7 @@ from torch import Tensor
 from rlobj.base.errors import RunError, reported
 from rlobj.base.files import parse_json, remove, settle
 from rlobj.base.paths import step_name
+from rlobj.base.weights import open_tensors
 from rlobj.models.adapters import adapter_weights, without_adapters
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
@@ -66,7 +67,9 @@ def write(
                     (place / folder).mkdir(parents=True)
         with _writing(run, comm):
             _write_shares(place, parts, comm.rank, comm.size)
-            state_text = json.dumps(_random_state())
+            cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+            states = [state.tolist() for state in (torch.get_rng_state(), *cuda)]
+            state_text = json.dumps({"python": random.getstate(), "torch": states})
             (place / "random" / f"rank-{comm.rank}.json").write_text(state_text, encoding="utf-8")
         with _writing(run, comm):
             if comm.rank == 0:
@@ -158,35 +161,20 @@ def _write_index(folder: Path) -> None:
 
 def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
     """Restore AdamW's moments, with the strategy and the ranks of this run."""
-    sources = _tensors(checkpoint / "optimizer")
-    if not sources:  # written before the first update
-        return
+    sources = open_tensors((checkpoint / "optimizer").glob("*.safetensors"))
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if f"{name}/step" not in sources:  # the loss does not depend on this parameter
-            continue
-        keys = {key: f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")}
-        moments = {key: sources[saved].get_tensor(saved) for key, saved in keys.items()}
-        parallel.set_moments(parameter, moments)
+        # A parameter that the loss does not depend on has none; before the first update, none has.
+        if parameter.requires_grad and f"{name}/step" in sources:
+            keys = {key: f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")}
+            moments = {key: sources[saved].get_tensor(saved) for key, saved in keys.items()}
+            parallel.set_moments(parameter, moments)
 
 
 def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
     """Restore the weights of scores that follow the policy, with the ranks of this run."""
     for name, score in lagged.items():
-        sources = _tensors(checkpoint / "scores" / name)
+        sources = open_tensors((checkpoint / "scores" / name).glob("*.safetensors"))
         score.restore(lambda weight, sources=sources: sources[weight].get_tensor(weight))
-
-
-def _tensors(folder: Path) -> dict[str, Any]:
-    """The open file of each tensor in a folder, by the tensor's name."""
-    from safetensors import safe_open
-
-    sources: dict[str, Any] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        tensors = safe_open(file, "pt")
-        sources.update(dict.fromkeys(tensors.keys(), tensors))
-    return sources
 
 
 def restore_random(checkpoint: Path, rank: int) -> None:
@@ -201,9 +189,3 @@ def restore_random(checkpoint: Path, rank: int) -> None:
     torch.set_rng_state(current)
     if len(cuda) == torch.cuda.device_count() > 0:  # skipped on other hardware
         torch.cuda.set_rng_state_all(cuda)
-
-
-def _random_state() -> dict[str, Any]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    states = [state.tolist() for state in (torch.get_rng_state(), *cuda)]
-    return {"python": random.getstate(), "torch": states}

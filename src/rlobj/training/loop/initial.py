@@ -100,7 +100,8 @@ class InitialPolicy:
                 policy = replace(policy, model=with_adapters(policy.model, lora, adapter))
         policy.model.to(self._device).train()  # recomputing activations needs training mode
         if config.training.gradient_checkpointing:
-            policy.recompute_activations()
+            newer = getattr(policy.model, "activation_checkpointing_enable", None)
+            (newer or policy.model.gradient_checkpointing_enable)()
         return policy
 
 

@@ -16,11 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from rlobj.base.errors import Message, RunError
+from rlobj.base.errors import RunError
 from rlobj.base.files import write_whole
 from rlobj.base.paths import nearby, step_of
 from rlobj.base.processes import ENDING
-from rlobj.insight.diagnosis import Finding
 from rlobj.ranks import any_rank
 from rlobj.runs.checkpoints import best_checkpoint
 from rlobj.runs.layout import CONFIG_FILE, STOP_FILE
@@ -152,17 +151,12 @@ def stop_on_findings(trainer: Trainer) -> None:
     Raises:
         RunError: `training.stop_on` lists the finding.
     """
-    names = trainer.config.training.stop_on
-    if not names:
+    if not (names := trainer.config.training.stop_on):
         return
     begun = next((finding for finding in trainer.begun if finding.name in names), None)
-    if (begun := trainer.comm.broadcast(begun)) is not None:
-        trainer.save(now=True)
-        raise RunError(_reason(trainer, begun), finding=begun.name)
-
-
-def _reason(trainer: Trainer, finding: Finding) -> str:
-    """Why the run stops, its best checkpoint before that, and what to type."""
+    if (finding := trainer.comm.broadcast(begun)) is None:
+        return
+    trainer.save(now=True)
     run, rate = nearby(trainer.run.path), trainer.config.training.learning_rate / 10
     best = best_checkpoint(run, before=finding.since)
     trust = trust_option(settings_of(trainer.config))
@@ -170,11 +164,10 @@ def _reason(trainer: Trainer, finding: Finding) -> str:
     if finding.slower:  # the policy now is the one that failed
         start = f"--from {run}@{step_of(best)}{trust}" if best else f"--config {run / CONFIG_FILE}"
         command = f"rlobj train {start} --set training.learning_rate={rate:.1g}"
-    return Message(
-        f"training.stop_on lists {finding.name}.\n",
-        str(finding),
-        f"\nBest checkpoint before step {finding.since}: {best or 'none was saved'}"
-        f"\nTo go on:\n  {command}",
+    raise RunError(
+        f"training.stop_on lists {finding.name}.\n{finding}\nBest checkpoint before step "
+        f"{finding.since}: {best or 'none was saved'}\nTo go on:\n  {command}",
+        finding=finding.name,
     )
 
 

@@ -188,18 +188,12 @@ class Replicated(Parallel):
         self._optimizer = optimizer
         self._module = self.accelerator.prepare_model(Columns(scorer))
         if self.size > 1:
-            self._arrange_buckets()
+            # After a first backward pass DDP arranges its buckets. With three or more ranks, sums
+            # depend on that, and a resumed run must compute those of an uninterrupted one.
+            scores = self._score(*pad_sequences([], self.device))
+            self.backward(scores.logprobs.sum() * 0, last=True)
+            self._optimizer.zero_grad()
         return self._score
-
-    def _arrange_buckets(self) -> None:
-        """Run a first backward pass, after which DDP arranges its buckets.
-
-        With three or more ranks, sums depend on this arrangement. A resumed run must compute the
-        same sums as an uninterrupted one.
-        """
-        scores = self._score(*pad_sequences([], self.device))
-        self.backward(scores.logprobs.sum() * 0, last=True)
-        self._optimizer.zero_grad()
 
     def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
         with self.accelerator.no_sync(self._module):  # `backward` decides when to reduce gradients
