@@ -21,7 +21,7 @@ from rlobj.settings.presets import (
     preset_names,
     read_yaml,
 )
-from rlobj_cli.screen.console import plain_value, show_yaml
+from rlobj_cli.screen.console import plain_value
 from rlobj_cli.screen.options import PresetOrFile, Trust
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def show(preset: PresetOrFile) -> None:
         facts.append(f"builds on {', '.join(loaded.bases)}")
     lines = [f"{preset}  {title}".rstrip(), *facts, "", *str(config.explanation()).split("\n")]
     comment = "\n".join(f"# {shown_lines(line)}".rstrip() for line in lines)
-    show_yaml(Screen(), f"{loaded.text}\n{comment}\n")
+    say(Screen(), Text(shown_lines(f"{loaded.text}\n{comment}".expandtabs())))
 
 
 @presets.command()

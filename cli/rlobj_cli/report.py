@@ -15,11 +15,7 @@ def report(
     runs: Runs,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The page. By default report.html in the run's folder, or beside the first of "
-            "several runs.",
-        ),
+        typer.Option(metavar="FILE", help="Default: report.html in the run, or beside several."),
     ] = None,
 ) -> None:
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.

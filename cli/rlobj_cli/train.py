@@ -49,12 +49,7 @@ def train(
     stop_on: options.StopOn = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="New folder for the run. Default: runs/PRESET-TIME",
-        ),
+        typer.Option("--out", "-o", metavar="DIR", help="New folder. Default: runs/PRESET-TIME"),
     ] = None,
     from_run: Annotated[
         str | None,

@@ -44,7 +44,13 @@ def read_installation() -> dict[str, dict[str, Any]]:
     installed = [name for name in ENGINES if versions[name]]
     processes = {name: _importing(f"import {name.removesuffix('-cpu')}") for name in installed}
     printed, _ = gpus.communicate()
-    devices = {**_devices(), "gpus": [] if gpus.returncode else json.loads(printed)}
+    affinity, shared = getattr(os, "sched_getaffinity", None), Path("/dev/shm")
+    devices = {
+        "cpu_cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "memory_bytes": physical_memory(),
+        "shared_memory_bytes": shutil.disk_usage(shared).total if shared.is_dir() else 0,
+        "gpus": [] if gpus.returncode else json.loads(printed),
+    }
     imports = {name: _why_not(process) for name, process in processes.items()}
     return {"versions": versions, "devices": devices, "imports": imports}
 
@@ -124,16 +130,6 @@ def check_version(package: str, version: str, supported: str, where: str = "this
             f"{where} has {package} {version}; rlobj works with {supported}. Install one of "
             f"these: pip install '{package}{supported}'"
         )
-
-
-def _devices() -> dict[str, Any]:
-    affinity = getattr(os, "sched_getaffinity", None)
-    shared = Path("/dev/shm")
-    return {
-        "cpu_cores": len(affinity(0)) if affinity else os.cpu_count(),
-        "memory_bytes": physical_memory(),
-        "shared_memory_bytes": shutil.disk_usage(shared).total if shared.is_dir() else 0,
-    }
 
 
 def _importing(code: str) -> subprocess.Popen[str]:

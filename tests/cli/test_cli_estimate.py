@@ -134,7 +134,7 @@ def test_a_model_that_nobody_has_is_refused(
 def test_without_a_gpu_the_estimate_has_memory_and_no_hours(
     eight: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlobj_cli.screen.estimating.card_bytes", lambda: None)
+    monkeypatch.setattr("rlobj_cli.screen.estimating.own_card", lambda: None)
     for words in ((), ("--gpus", "cpu")):
         text = " ".join(output("--model", eight, *words).split())
         assert "this machine, for each process" in text

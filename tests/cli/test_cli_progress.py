@@ -70,7 +70,7 @@ def test_each_evaluation_and_the_last_step_have_a_line() -> None:
     screen.steps = 101
     for step in range(1, 102):
         held_out = {"eval/accuracy": 0.5, "eval/accuracy_se_samples": 0.015} if step == 7 else {}
-        screen.add({"step": step, "reward/mean": 0.5, **held_out})
+        screen.stepped(step, {"step": step, "reward/mean": 0.5, **held_out})
     lines = text_of(out).splitlines()
     assert [int(line[4:].split("/")[0]) for line in lines] == [5, 7, *range(10, 101, 5), 101]
     assert "held-out accuracy 50.0% ± 1.5%" in lines[1]
@@ -112,7 +112,7 @@ def test_what_a_run_has_no_value_of_is_not_shown(terminal: bool) -> None:
     out = console(200, terminal=terminal)
     screen = RunScreen(out)
     for line in ({}, {"turns/mean": 1.953, "tools/used_share": 0.9524, "reward/neat/mean": 0.25}):
-        screen.add({"step": 1, "reward/mean": 0.5, "train/grad_norm": float("nan"), **line})
+        screen.stepped(1, {"step": 1, "reward/mean": 0.5, "train/grad_norm": float("nan"), **line})
         assert ("turns" in [name for name, *_ in screen.rows()]) == bool(line)
     if terminal:
         out.print(screen.panel())
@@ -127,7 +127,7 @@ def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch
     screen.steps = 50
     assert screen.times() == ("0:00", "– left")
     for step in range(1, 31):
-        screen.add({"step": step, "time/step": 100.0 if step <= 10 else 2.0})
+        screen.stepped(step, {"step": step, "time/step": 100.0 if step <= 10 else 2.0})
     now = screen.ended_at
     monkeypatch.setattr(time, "time", lambda: now + 1)
     assert screen.times() == ("17:21", "0:39 left")  # 10·100 + 20·2 + 1 seconds; 20·2 − 1 left

@@ -67,7 +67,7 @@ def test_dry_run_shows_the_memory_and_refuses_what_cannot_fit(monkeypatch):
     assert shown["weights"] == ["0.2"] * 4
     assert shown["moments"] == ["0.3"] * 4
     assert shown["sampler's copy"] == ["0.3"] * 4
-    monkeypatch.setattr("rlobj.sizing.sizes.own_card", lambda: ("a GPU", 2**20))
+    monkeypatch.setattr("rlobj.sizing.sizes.own_card", lambda: 2**20)
     refused = output(*words, code=2)
     assert "the GPU, less 8% for CUDA and NCCL" in refused.partition("Wrong input")[0]
     assert "a smaller model, or LoRA and fsdp2" in refused.partition("cannot fit the GPU")[2]

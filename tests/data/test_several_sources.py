@@ -55,7 +55,6 @@ def test_each_source_has_epochs_of_its_own():
         alone = ProblemStream(part, seed=5)
         assert own == alone.next(len(own))
     assert stream.epochs(stream.state()) == {"a": 4.0, "b": 6 / 8}
-    assert stream.drawn == 18
     assert "".join(each.source for each in stream.first(8)) == "abababbb"
 
 

@@ -86,7 +86,7 @@ def test_a_model_whose_size_cannot_be_read_gets_the_values_of_a_cpu_and_says_why
     model = {"name": str(tmp_path), "trust_remote_code": True}
     hardware = Hardware(ProcessGroup(), Cards(8, 80 * GIB))
     asked = RunRequest(named(model=model, evaluation={"every": 0}), tmp_path)
-    run = resolve(asked, hardware)
+    run = resolve(asked, hardware, CallerInputs())
     training = run.config.training
     assert (training.strategy, training.micro_batch_tokens) == ("ddp", 16384)
     reason = f"cannot read the config.json of {tmp_path}: ValueError: "

@@ -237,7 +237,7 @@ def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
 
 
 def test_training_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlobj.training.loop.opening.own_card", lambda: ("a GPU", 1_000_000))
+    monkeypatch.setattr("rlobj.training.loop.opening.own_card", lambda: 1_000_000)
     with pytest.raises(ConfigError, match="the run cannot fit the GPU: a process needs"):
         rlobj.train("grpo", data="max-digits", out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

@@ -172,19 +172,6 @@ def show_page(console: Console, path: Path) -> None:
     console.print(Text(f"{path}  {size:.1f} MB, opens in a browser"), soft_wrap=True)
 
 
-def show_yaml(console: Console, text: str) -> None:
-    """Print YAML, in colour on a terminal; otherwise as plain text that can be read back."""
-    text = shown_lines(text.expandtabs())
-    if not console.is_terminal:
-        console.print(Text(text.rstrip("\n")), soft_wrap=True)
-        return
-    from rich.syntax import Syntax
-
-    console.print(
-        Syntax(text, "yaml", theme="ansi_dark", background_color="default", word_wrap=True)
-    )
-
-
 def show_explanation(console: Console, explanation: Explanation) -> None:
     """Print the formula, the rules, the columns that are read, and settings without effect."""
     text = Text(shown_lines(str(explanation)))

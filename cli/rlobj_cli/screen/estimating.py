@@ -18,7 +18,7 @@ from rlobj.sizing.choosing import choose_settings, settled
 from rlobj.sizing.fitting import Choice, choose, ways
 from rlobj.sizing.memory import MARGIN, PHASES, Memory, micro_batch
 from rlobj.sizing.memory import estimate as estimate_memory
-from rlobj.sizing.sizes import GIB, Cards, Size, card_bytes
+from rlobj.sizing.sizes import GIB, Cards, Size, own_card
 from rlobj.sizing.workload import DECODING, USED, Work, work
 from rlobj_cli.screen.console import plain_value, typed
 
@@ -88,7 +88,7 @@ def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
     check_model(config, weights=False)
     size = Size.named(config.model, local=True)
     cards: Cards | None = None
-    if gpus is None and (card := card_bytes()):
+    if gpus is None and (card := own_card()):
         cards = Cards(torch.cuda.device_count(), card)
     elif gpus is not None and gpus.lower() != "cpu":
         cards = Cards.parse(gpus)

@@ -18,7 +18,7 @@ from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
 from rlobj.runs.reading import Record
-from rlobj.settings.layers import EMBEDDED_LAYER, Layer, flattened, merged, origins
+from rlobj.settings.layers import EMBEDDED_LAYER, flattened, merged, origins
 from rlobj.settings.presets import difference, load_preset
 from rlobj.settings.profiles import PROFILES
 from rlobj.settings.run_config import RunConfig, settings_of
@@ -62,20 +62,15 @@ def show_header(console: Console, run: ResolvedRun) -> None:
         about = "settings for the embedded policy"
         facts["scale"] = "\n  ".join([about + (" instead of the paper's" if lines else ""), *lines])
     facts["from"] = "" if run.resumed else config.origin or ""
-    facts["yours"] = yours(config, layers)
-    facts["code"] = imports(settings_of(config))
-    console.print(title, facts_grid({k: text for k, text in facts.items() if text}), sep="\n")
-
-
-def yours(config: RunConfig, layers: Sequence[Layer]) -> str:
-    """The settings that the user gave, each with where: options and files, but no presets."""
     settings, data = flattened(merged(layers)), ", ".join(source_names(config.data.source))
     below = (EMBEDDED_LAYER, f"preset {config.preset}", f"data {data}")
-    return "\n".join(
+    facts["yours"] = "\n".join(
         f"{path}: {plain_value(settings[path])} ({name})"
-        for path, name in origins(layers).items()
+        for path, name in origin_of.items()
         if not (name in below or name.startswith("run "))
     )
+    facts["code"] = imports(settings_of(config))
+    console.print(title, facts_grid({k: text for k, text in facts.items() if text}), sep="\n")
 
 
 def show_dry_run(console: Console, run: ResolvedRun) -> None:

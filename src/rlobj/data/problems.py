@@ -194,11 +194,6 @@ class ProblemStream:
         """Number of problems."""
         return sum(len(source.problems) for source in self._sources.values())
 
-    @property
-    def drawn(self) -> int:
-        """Number of problems drawn so far."""
-        return sum(source.drawn for source in self._sources.values())
-
     def first(self, count: int) -> list[Problem]:
         """Return the first problems of each source in turn, `count` together, without drawing."""
         turns = itertools.zip_longest(*(each.problems[:count] for each in self._sources.values()))

@@ -56,9 +56,8 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
         require_weights(name)
     templated = model.chat_template is True or model.chat_template_kwargs or data.system
     untrusted = model.trust_remote_code and not importable("model.trust_remote_code=true")
-    if name is None or untrusted or not weights or is_gguf(path_of(name)):
-        return
-    if not (templated or environment.tools):
+    tried = weights and not untrusted and (templated or environment.tools)
+    if name is None or not tried or is_gguf(path_of(name)):
         return
     tokenizer = load_tokenizer(model, name)
     chat = chat_of(tokenizer, model, data, name)

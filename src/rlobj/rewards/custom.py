@@ -14,7 +14,6 @@ from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.showing import shown
-from rlobj.base.targets import trusted_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.rewards.functions import MAPPING, WRONG, Call, Function, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
@@ -113,16 +112,11 @@ class _InProcess:
     """
 
     def __init__(self, settings: Custom) -> None:
-        trusted_target(settings.target)
         self._deadline, self._concurrency = settings.deadline, settings.concurrency
-        names = ("target", "batched", "deadline", "concurrency")
-        self._pool = Pool(
-            1,
-            "rlobj.rewards.functions:NamedFunction",
-            {name: getattr(settings, name) for name in names},
-            memory=int((settings.memory_gib or 0) * 2**30),
-            start_seconds=math.inf,
-        )
+        worker, memory = "rlobj.rewards.functions:NamedFunction", settings.memory_gib or 0
+        names = ("batched", "deadline", "concurrency")
+        arguments = {name: getattr(settings, name) for name in names}
+        self._pool = Pool.importing(settings.target, worker, int(memory * 2**30), **arguments)
         import_fails = reported(ConfigError, f"target {settings.target!r}: its import", NoReply)
         with import_fails, self._pool.worker() as worker:
             worker.ready()

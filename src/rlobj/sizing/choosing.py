@@ -126,12 +126,11 @@ def held_out_share(
     return [Choice("data.test_fraction", share, reason)], read
 
 
-def smallest_cards(devices: Sequence[tuple[str, int] | None]) -> Cards | None:
+def smallest_cards(devices: Sequence[int | None]) -> Cards | None:
     """The cards of all ranks, as many as there are ranks and each like the smallest.
 
     Args:
-        devices: (name, bytes) of each rank's GPU; None = it has none.
+        devices: the bytes of each rank's GPU; None = it has none.
     """
-    if not (cards := [card for card in devices if card is not None]):
-        return None
-    return Cards(len(devices), min(size for _, size in cards))
+    cards = [card for card in devices if card is not None]
+    return Cards(len(devices), min(cards)) if cards else None

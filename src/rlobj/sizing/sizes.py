@@ -199,16 +199,9 @@ class Cards:
         return cls(int(count or 1), int(memory * GIB), name or nearest)
 
 
-def own_card() -> tuple[str, int] | None:
-    """The name and the bytes of this process's GPU; None = there is none."""
+def own_card() -> int | None:
+    """The memory of this process's GPU in bytes; None = there is none."""
     if not torch.cuda.is_available():
         return None
     index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-    card = torch.cuda.get_device_properties(index)
-    return card.name, card.total_memory
-
-
-def card_bytes() -> int | None:
-    """The memory of this process's GPU; None = there is none."""
-    card = own_card()
-    return None if card is None else card[1]
+    return torch.cuda.get_device_properties(index).total_memory

@@ -9,7 +9,7 @@ transformers takes `STEP`. Dynamic sampling counts with its first batch of promp
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scoring_pass import CURRENT, scored_columns
@@ -74,22 +74,16 @@ def work(config: RunConfig, size: Size, memory: Memory, cards: Cards | None) -> 
         memory: of a process.
         cards: the GPUs; None = there are none, and no hours.
     """
-    sampling, mean = config.sampling, FULL * config.sampling.max_tokens
-    prompt = _prompt(config, size)
-    length = prompt + mean + FULL * heard(config, size)
-    tokens = sampling.prompts_per_step * sampling.group_size * length
-    seconds = {} if cards is None else _seconds(config, size, memory, cards, mean)
-    return Work(sampled(config), mean, prompt, tokens, seconds, config.training.steps)
-
-
-def _seconds(
-    config: RunConfig, size: Size, memory: Memory, cards: Cards, mean: float
-) -> dict[str, float]:
-    """Seconds of a step, by part."""
     sampling, training = config.sampling, config.training
-    prompt = _prompt(config, size)
+    # Tokens of a prompt: `PROMPT`, or what the settings and the context leave.
+    room = PROMPT if size.context is None else max(size.context - sampling.max_tokens, 1)
+    prompt = min(PROMPT, config.data.max_prompt_tokens or PROMPT, room)
+    mean = FULL * sampling.max_tokens
     length = prompt + mean + FULL * heard(config, size)
     trained = sampling.prompts_per_step * sampling.group_size
+    made = Work(sampled(config), mean, prompt, trained * length, {}, training.steps)
+    if cards is None:
+        return made
     computing = size.total - (0 if size.tied else size.matrix)
     attention = 2 * size.layers * size.queries * length
     # A prompt is computed once for its group, but not with recomputation.
@@ -108,13 +102,7 @@ def _seconds(
     if drawn := evaluated(config):
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / config.evaluation.every
-    return seconds
-
-
-def _prompt(config: RunConfig, size: Size) -> int:
-    """Tokens of a prompt: `PROMPT`, or what the settings and the context leave."""
-    room = PROMPT if size.context is None else max(size.context - config.sampling.max_tokens, 1)
-    return min(PROMPT, config.data.max_prompt_tokens or PROMPT, room)
+    return replace(made, seconds=seconds)
 
 
 def _scorings(config: RunConfig) -> float:

@@ -73,7 +73,13 @@ def write(
             (place / "random" / f"rank-{comm.rank}.json").write_text(state_text, encoding="utf-8")
         with _writing(run, comm):
             if comm.rank == 0:
-                _write_rest(place, policy, state, comm.size)
+                policy.save_settings(place / "model")
+                if comm.size > 1:
+                    _write_index(place / "model")
+                if (place / "adapter").is_dir():
+                    policy.model.peft_config["default"].save_pretrained(place / "adapter")
+                state_text = json.dumps(state, indent=1)
+                (place / "state.json").write_text(state_text, encoding="utf-8")
                 write_manifest(place)
                 settle(place, run.checkpoints / name)
     except RunError:
@@ -135,15 +141,6 @@ def _write_shares(
     if rank == 0 and "adapter" in parts:
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts["adapter"].items()}
         save(tensors, place / "adapter" / "adapter_model.safetensors")
-
-
-def _write_rest(place: Path, policy: Policy, state: Mapping[str, Any], size: int) -> None:
-    policy.save_settings(place / "model")
-    if size > 1:
-        _write_index(place / "model")
-    if (place / "adapter").is_dir():
-        policy.model.peft_config["default"].save_pretrained(place / "adapter")
-    (place / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
 
 
 def _write_index(folder: Path) -> None:

@@ -137,25 +137,21 @@ class RunScreen(Stages, Callback):
     def evaluated(self, step: int, benchmark: GradedBenchmark) -> None:
         """Add the evaluation before the first step; later ones arrive with `stepped`."""
         if step == 0:
-            self.add({"step": 0, **benchmark.metrics()})
+            self.stepped(0, {"step": 0, **benchmark.metrics()})
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Add the metrics of a step."""
-        self.add(metrics)
-
-    def add(self, line: Mapping[str, Any]) -> None:
         """Add a line of metrics.jsonl.
 
         Off a terminal, it is printed after each twentieth of the run and each evaluation, and when
         none was printed for 10 s.
         """
-        self.history.append(line)
-        self.done, self.ended_at = line["step"], time.time()
+        self.history.append(metrics)
+        self.done, self.ended_at = step, time.time()
         due = self.done % max(1, self.steps // 20) == 0 or self.ended_at - self._printed > EVERY
-        due = due or self.done == self.steps or measure_of([line]).key in line
+        due = due or self.done == self.steps or measure_of([metrics]).key in metrics
         if due and not self.console.is_interactive:
             self._printed = self.ended_at
-            say(self.console, Text(self._line(line)))
+            say(self.console, Text(self._line(metrics)))
 
     def found(self, finding: Finding) -> None:
         """Say on one line what the diagnosis has found, the first time."""

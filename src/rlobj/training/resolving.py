@@ -78,7 +78,7 @@ class Hardware(NamedTuple):
         from rlobj.sizing.sizes import Cards, own_card
 
         card = own_card()
-        cards = None if card is None else Cards(processes, card[1])
+        cards = None if card is None else Cards(processes, card)
         return cls(ProcessGroup(), cards)
 
 
@@ -151,11 +151,7 @@ class ResolvedRun(RunRequest):
 
 
 def resolve(
-    request: RunRequest,
-    hardware: Hardware,
-    inputs: CallerInputs = CallerInputs(),  # noqa: B008
-    *,
-    here: bool = False,
+    request: RunRequest, hardware: Hardware, inputs: CallerInputs, *, here: bool = False
 ) -> ResolvedRun:
     """Give each setting its value; all processes call this together.
 

@@ -16,8 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,7 +223,12 @@ def resume(
 def _train(
     request: RunRequest, inputs: CallerInputs, processes: int | None, screen: RunScreen | None
 ) -> TrainingResult:
-    """Train a run, here or in new processes."""
+    """Train a run, here or in new processes.
+
+    Raises:
+        ConfigError: new processes cannot get what only this one has; or as `_train_in_processes`.
+        RunError: as `_train_here` or `_train_in_processes`.
+    """
     from rlobj.training.loop.result import TrainingResult
 
     listeners = _listeners(inputs, screen)
@@ -232,7 +236,13 @@ def _train(
         _open(ResolvedRun(**vars(request), inputs=inputs), listeners)
         lines = RunFolder(request.path).lines()
         result = TrainingResult(request.path, request.done, 0.0, lines)
-    elif _launches(processes, inputs):
+    elif processes not in (None, 1):
+        if local := [*inputs.local(), *(["callbacks"] if inputs.callbacks else [])]:
+            raise ConfigError(
+                Argument("processes", processes),
+                f" starts processes, which cannot get the Python objects passed as "
+                f"{', '.join(local)}. Start this program with torchrun and leave out processes",
+            )
         hardware = Hardware.of_this_machine(request.processes)
         run = resolve(request, hardware, inputs)
         _open(run, listeners)
@@ -240,31 +250,10 @@ def _train(
     else:
         for callback in listeners:
             callback.opening("importing transformers")
-        from rlobj.training.loop.running import run_steps
-
-        with _saying_how_to_go_on(request):
-            result = run_steps(request, dataclasses.replace(inputs, callbacks=listeners))
+        result = _train_here(request, dataclasses.replace(inputs, callbacks=listeners))
     for callback in listeners:
         callback.ended(result)
     return result
-
-
-def _launches(processes: int | None, inputs: CallerInputs) -> bool:
-    """Whether new processes do the work.
-
-    Raises:
-        ConfigError: something that only this process has.
-    """
-    if processes is None or processes == 1:
-        return False
-    local = [*inputs.local(), *(["callbacks"] if inputs.callbacks else [])]
-    if local:
-        raise ConfigError(
-            Argument("processes", processes),
-            f" starts processes, which cannot get the Python objects passed as "
-            f"{', '.join(local)}. Start this program with torchrun and leave out processes",
-        )
-    return True
 
 
 def _train_in_processes(run: RunRequest, screen: RunScreen | None) -> TrainingResult:
@@ -300,15 +289,16 @@ def _train_in_processes(run: RunRequest, screen: RunScreen | None) -> TrainingRe
     return TrainingResult(run.path, done.steps_saved(), time.perf_counter() - start, done.lines())
 
 
-@contextmanager
-def _saying_how_to_go_on(run: RunRequest) -> Iterator[None]:
-    """Inside, an error that ends the run says how to continue it, and a Ctrl-C has it as a note.
+def _train_here(run: RunRequest, inputs: CallerInputs) -> TrainingResult:
+    """Train the run. An error that ends it says how to continue it; a Ctrl-C has that as a note.
 
     Not if the run has written nothing, if the same step would fail again, or if it stopped because
     of a finding that it is asked to stop on, whose error has its own advice.
     """
+    from rlobj.training.loop.running import run_steps
+
     try:
-        yield
+        return run_steps(run, inputs)
     except KeyboardInterrupt as error:
         if is_run(run.path):
             error.add_note(how_to_go_on(run))

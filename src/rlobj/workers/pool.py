@@ -1,15 +1,17 @@
 """Worker processes that answer alike, and the count of calls that fail."""
 
 import logging
+import math
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import LifoQueue
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from rlobj.base.errors import ConfigError, RunError, counted, reported
+from rlobj.base.targets import trusted_target
 from rlobj.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,23 @@ class Pool:
         self._idle = LifoQueue[Worker]()
         for one in self.workers:
             self._idle.put(one)
+
+    @classmethod
+    def importing(cls, target: str, worker: str, memory: int = 0, **arguments: Any) -> Self:
+        """One process that imports a person's code, which may take as long as it takes.
+
+        Args:
+            target: what is imported, and the argument `target` of what answers.
+            worker: what answers in the process.
+            memory: limit on its address space, in bytes; 0 = none.
+            arguments: of what answers, beside the target.
+
+        Raises:
+            ConfigError: it may not be imported.
+        """
+        trusted_target(target)
+        arguments = {"target": target, **arguments}
+        return cls(1, worker, arguments, memory=memory, start_seconds=math.inf)
 
     def start(self) -> None:
         """Start all processes, without waiting for them."""

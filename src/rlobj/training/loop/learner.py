@@ -244,8 +244,13 @@ class Learner:
                 with self.clock.inside("backward"):
                     self.parallel.backward(output.loss, last=last)
             measured.append(MicroBatchResult.of(table, output, rows))
-        compared = batch.first and not self._scored
-        gap = self._compare_measured(batch, measured) if compared else {}
+        gap: Metrics = {}
+        if batch.first and not self._scored:  # the samples' tokens have gone through the model
+            columns = {
+                name: torch.cat([part.scores[name] for part in measured]) for name in CURRENT
+            }
+            if not any_rank(not bool(columns["logprobs"].isfinite().all()), self.comm):
+                gap = self._gap(columns, torch.cat([part.sampler_logprobs for part in measured]))
         with self.clock.inside("forward"), torch.no_grad():
             metrics = combine(measured, self.objective, plan, batch.current, self.comm)
         finite = math.isfinite(metrics["loss/total"])
@@ -447,16 +452,6 @@ class Learner:
             columns = self.forward.columns(self.scorer, sequences, entropy=True)
         reported = torch.tensor([value for r in samples for value in r.logprobs])
         return self._gap(columns, reported.to(columns["logprobs"]))
-
-    def _compare_measured(
-        self, batch: MiniBatch, measured: Sequence[MicroBatchResult]
-    ) -> dict[str, float]:
-        """The same of the tokens that went through the model in the first update of a step."""
-        columns = {name: torch.cat([part.scores[name] for part in measured]) for name in CURRENT}
-        sampler = torch.cat([part.sampler_logprobs for part in measured])
-        if any_rank(not bool(torch.isfinite(columns["logprobs"]).all()), self.comm):
-            return {}
-        return self._gap(columns, sampler)
 
     def _gap(self, columns: Mapping[str, Any], sampler: Any) -> dict[str, float]:
         """The numbers of `sampler_gap`; if the samples are fresh, they are checked.

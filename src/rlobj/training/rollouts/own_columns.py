@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from rlobj.base.errors import ConfigError, DataError, RunError, counted, reported
 from rlobj.base.showing import shown
-from rlobj.base.targets import trusted_target
 from rlobj.data import Problem
 from rlobj.rewards.functions import ColumnValue, column_value
 from rlobj.samplers import Response
@@ -36,14 +35,8 @@ class OwnColumns:
         self._functions = dict[str, Pool]()
         for name, source in config.columns.items():
             if ":" in source:
-                trusted_target(source)
-                self._functions[name] = Pool(
-                    1,
-                    "rlobj.rewards.functions:ColumnFunction",
-                    {"target": source},
-                    memory=_MEMORY,
-                    start_seconds=math.inf,
-                )
+                worker = "rlobj.rewards.functions:ColumnFunction"
+                self._functions[name] = Pool.importing(source, worker, _MEMORY)
 
     def __enter__(self) -> Self:
         return self
