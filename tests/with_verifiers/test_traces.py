@@ -151,6 +151,7 @@ def test_replay_plans_objectives_on_a_file_of_traces(file):
     table = traced_update(file).table
     probs = table.logprobs[table.decided].exp()
     rows = {row["name"]: row for row in replayed.objectives.to_pylist()}
+    assert replayed.title == f"{file}, traces: {len(probs)} tokens"
     assert replayed.population == len(probs)
     assert rows["prob < 0.5"]["touched"] == (probs < 0.5).sum()
     assert {*rows} == {"recorded", "stapo", "gspo", "prob < 0.5"}

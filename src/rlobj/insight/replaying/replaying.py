@@ -81,6 +81,8 @@ class Replay:
     def title(self) -> str:
         """What was read, and whether the recorded weights were found again."""
         source, steps = visible(self.source, 200), listed(self.steps)
+        if _TRACES in self.notes:
+            return f"{source}, traces: {self.population:,.0f} tokens"
         title = f"{source}, full tables of {steps}: {self.population:,.0f} tokens\n"
         if self.reproduced == self.population:
             return f"{title}the recorded objective gives all recorded weights again, to the bit"
