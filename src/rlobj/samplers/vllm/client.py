@@ -149,8 +149,8 @@ class VllmServerSampler(VllmBase):
 
     def _lost(self) -> WeightsLost:
         self._state = None
-        why = "it was restarted, or another run uses it"
-        return WeightsLost(f"{self._server.where} has no weights of this run: {why}")
+        what = "has no weights of this run: it was restarted, or another run uses it"
+        return WeightsLost(f"{self._server.where} {what}")
 
     def endpoint(self, settings: SamplingSettings) -> tuple[str, str, dict[str, Any]]:
         """The server's address, its model's name, and what other clients send beside a prompt.
