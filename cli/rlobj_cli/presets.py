@@ -13,14 +13,7 @@ from rlobj.base.errors import counted
 from rlobj.base.targets import without_imports
 from rlobj.reporting import visible
 from rlobj.reporting.terminal import Screen, importing, say, shown_lines, table
-from rlobj.settings.presets import (
-    Preset,
-    difference,
-    load_preset,
-    preset_folder,
-    preset_names,
-    read_yaml,
-)
+from rlobj.settings.presets import Preset, difference, load_preset, preset_names
 from rlobj_cli.screen.console import plain_value
 from rlobj_cli.screen.options import PresetOrFile, Trust
 
@@ -69,8 +62,8 @@ def list_presets() -> None:
     console = Screen()
     listed = table("preset", "what it does")
     for name in preset_names():
-        preset = read_yaml(preset_folder() / f"{name}.yaml")  # without what it extends: quicker
-        summary, paper = (visible(preset[key].strip()) for key in ("summary", "paper"))
+        preset = load_preset(name)
+        summary, paper = (visible(text.strip()) for text in (preset.summary, preset.paper))
         about = Text.assemble(summary, "\n", (paper, "dim"))
         listed.add_row(Text(name, "bold cyan", no_wrap=True), about)
     console.print(listed)

@@ -215,14 +215,14 @@ def test_a_run_that_cannot_fit_is_told_what_can():
     vllm = run(sampling={"engine": "vllm"})
     found = ways(vllm, EIGHT, "ddp", Cards(8, 80 * GIB))
     with pytest.raises(ConfigError) as error:
-        require_memory(vllm, EIGHT, "ddp", 8, 80 * GIB)
+        require_memory(vllm, EIGHT, "ddp", Cards(8, 80 * GIB))
     assert found
     assert all(memory.fits for _, memory in found)
     assert all(f"\n  {way}: " in str(error.value) for way, _ in found[:3])
     assert Setting("training.strategy", "fsdp2") in found[0][0].parts
     assert "model.lora.rank=16 " in str(error.value)
     with pytest.raises(ConfigError, match="a smaller model, or LoRA and fsdp2"):
-        require_memory(vllm, EIGHT, "ddp", 1, 2 * GIB)
+        require_memory(vllm, EIGHT, "ddp", Cards(1, 2 * GIB))
 
 
 def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
@@ -231,7 +231,7 @@ def test_a_run_whose_long_responses_do_not_fit_is_warned(caplog):
     memory = estimate(config, small, "ddp", 1, 80 * GIB)
     assert not memory.fits
     assert not memory.hopeless
-    require_memory(config, small, "ddp", 1, 80 * GIB)
+    require_memory(config, small, "ddp", Cards(1, 80 * GIB))
     assert "the run may need more memory than the GPU has" in caplog.text
     assert " training.gradient_checkpointing=true" in caplog.text
 

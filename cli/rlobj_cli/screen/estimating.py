@@ -62,11 +62,7 @@ class Estimated:
 
 
 def estimated(
-    config: RunConfig,
-    size: Size,
-    ranks: int,
-    cards: Cards | None,
-    choices: Sequence[Choice] = (),
+    config: RunConfig, size: Size, ranks: int, cards: Cards | None, choices: Sequence[Choice] = ()
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
     strategy = config.training.strategy

@@ -102,8 +102,8 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
     else:
         estimate = estimated(config, run.size, run.processes, run.cards)
         show_estimate(console, estimate)
-        card = None if run.cards is None else run.cards.bytes
-        require_memory(config, run.size, estimate.strategy, run.processes, card)
+        if run.cards is not None:
+            require_memory(config, run.size, estimate.strategy, run.cards)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))

@@ -177,24 +177,22 @@ def ways(
     return fitting
 
 
-def require_memory(
-    config: RunConfig, size: Size, strategy: str, ranks: int, card: int | None
-) -> None:
+def require_memory(config: RunConfig, size: Size, strategy: str, cards: Cards) -> None:
     """Check that a run can fit the GPU. If only long responses do not fit, this is a warning.
 
     Raises:
         ConfigError: it cannot; the message has changes with which it can.
     """
-    memory = estimate(config, size, strategy, ranks, card)
-    if card is None or memory.fits:
+    memory = estimate(config, size, strategy, cards.count, cards.bytes)
+    if memory.fits:
         return
-    others = ways(config, size, strategy, Cards(ranks, card))
+    others = ways(config, size, strategy, cards)
     fitting = [Message(way, f": {_gib(less)}") for way, less in others[:3]]
     room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
     text = Message(
-        f"{room}a process needs {_gib(memory)}, and the GPU has {card / GIB:.1f} GiB, of which "
-        f"{MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one of "
-        "these:\n  ",
+        f"{room}a process needs {_gib(memory)}, and the GPU has {cards.bytes / GIB:.1f} GiB, of "
+        f"which {MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one "
+        "of these:\n  ",
         Message.joined("\n  ", fitting or ["a smaller model, or LoRA and fsdp2 over more GPUs"]),
     )
     if memory.hopeless:

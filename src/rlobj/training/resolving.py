@@ -213,5 +213,5 @@ def _choices(
             choices = choose_settings(config, size, cards, stored, unknown)
             if size is not None and cards is not None and not here:
                 now = settled(config, choices)
-                require_memory(now, size, now.training.strategy, cards.count, cards.bytes)
+                require_memory(now, size, now.training.strategy, cards)
     return comm.broadcast((size, choices))
