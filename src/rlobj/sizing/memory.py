@@ -124,7 +124,11 @@ def estimate(
         if kept := _score_bytes(name, config, size, trained, card) / sharded:
             label = "reference model" if score.required else f"score {name}"
             parts[label] = Use.always(kept)
-    parts |= dict(_reward_models(config, size, card))
+    for reward in config.rewards.parts:  # whole in each process, if it has no device of its own
+        if isinstance(reward, RewardModel) and not reward.device:
+            total = _parameters("rewards.model", reward.model, classifier=True) or size.total
+            label = f"reward model {reward.name or ''}".rstrip()
+            parts[label] = Use.always(total * (4.0 if card is None else 2.0))
     batch = micro_batch(config, size, ranks, card)
     parts["activations"] = Use(backward=batch.kept())
     tile, work = batch.tile(), batch.backward()
@@ -239,16 +243,6 @@ def _score_bytes(
     usual = card is not None and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
     return total * (2.0 if half else 4.0)
-
-
-def _reward_models(config: RunConfig, size: Size, card: int | None) -> Iterator[tuple[str, Use]]:
-    """The weights of reward models, whole in each process, but not on other devices."""
-    models = [reward for reward in config.rewards.parts if isinstance(reward, RewardModel)]
-    for model in models:
-        if not model.device:
-            total = _parameters("rewards.model", model.model, classifier=True) or size.total
-            label = f"reward model {model.name or ''}".rstrip()
-            yield label, Use.always(total * (4.0 if card is None else 2.0))
 
 
 @functools.cache
