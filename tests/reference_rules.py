@@ -27,6 +27,7 @@ from rlobj.objectives.rules.nodes import rounded_share
 NAN, INF = math.nan, math.inf
 NOT_FINITE = "not finite"
 LEVELS = {"token": Level.TOKEN, "turn": Level.TURN, "response": Level.RESPONSE}
+LEVELS |= {"rollout": Level.ROLLOUT}
 OF_UNIT = {"position": Level.TOKEN, "turn": Level.TURN, "group_turn": Level.TURN}
 OF_UNIT |= {"response": Level.RESPONSE}
 
@@ -495,8 +496,11 @@ class Reference:
 
     def scan(self, node: Any, place: Place) -> Approximate | None:
         place, step = self.lift(place, node.level), -1 if node.method == "prefix_sum" else 1
-        path = list(dict.fromkeys(self.lift(x, node.level) for x in self.tokens([place[0]])))
-        path = [x for x in path if self.unit(node.by, x) == self.unit(node.by, place)]
+        path = list(dict.fromkeys(self.lift(x, node.level) for x in self.tokens(self.rows(place))))
+        if node.level == Level.TURN:  # through all rows
+            path.sort(key=lambda place: place[1][1])
+        else:
+            path = [x for x in path if self.unit(node.by, x) == self.unit(node.by, place)]
         value, next_one = self.number(node.value, place), path.index(place) + step
         if not 0 <= next_one < len(path):
             return value

@@ -181,6 +181,8 @@ def rolled(batch: TokenBatch, seed: int) -> TokenBatch:
         turns[mine] += ends.get(rollouts[-1], 0)
         ends[rollouts[-1]] = int(turns[mine].max()) + 1 if mine.any() else ends.get(rollouts[-1], 0)
     order = torch.randperm(len(rollouts), generator=random)  # of the ids, which say nothing
+    columns = {name: column.nan_to_num(0.0) for name, column in batch.columns.items()}
+    columns |= {"bucket": torch.tensor(rollouts)[:, None] % 3 - 1} if "bucket" in columns else {}
     ids = torch.tensor(rollouts)
     undecided = rewards.reshape(len(ids), -1).isnan().any(1).repeat_interleave(batch.lengths)
     return batch.replace(
@@ -189,7 +191,7 @@ def rolled(batch: TokenBatch, seed: int) -> TokenBatch:
         turn=torch.where(undecided, 0, turns),
         turn_reward=batch.turn_reward.nan_to_num(0.5).masked_fill(undecided, NAN),
         **{name: getattr(batch, name).nan_to_num(value) for name, value in FILLED.items()},
-        columns={name: column.nan_to_num(0.0) for name, column in batch.columns.items()},
+        columns=columns,
     )
 
 
@@ -200,7 +202,7 @@ FILLED = {
 """What `rolled` has where a response of `awkward_batch` was undecided."""
 OWN: dict[str, Any] = {
     **{"stage": "token", "mark": "token"},
-    **{"state": "turn", "role": "response", "outcome": "response"},
+    **{"state": "turn", "role": "response", "outcome": "response", "bucket": "rollout"},
 }
 """The columns of one's own of `owned`, each with its level; all but `outcome` are whole numbers."""
 
@@ -226,6 +228,7 @@ def owned(batch: TokenBatch, seed: int) -> TokenBatch:
             **batch.columns,
             "outcome": outcome.masked_fill(undecided, NAN)[:, None],
             "role": role.masked_fill(undecided, 7)[:, None],
+            "bucket": (torch.arange(size) % 3 - 1).masked_fill(undecided, 7)[:, None],
             "mark": mark,
         },
     )
@@ -446,7 +449,7 @@ def fitting(objective: Objective, table: TokenBatch) -> TokenBatch:
 fractions = st.floats(0, 1) | st.sampled_from([0, 1, 0.1, 0.07, 2e-4])
 counts = st.integers(0, 5)
 constants = st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)
-by_response = st.just(column("role", "response"))
+by_response = st.sampled_from([column("role", "response"), column("bucket", "rollout")])
 by_turn = by_response | st.just(column("state", "turn"))
 by_token = by_turn | st.sampled_from([column("stage"), column("mark")])
 levels = st.sampled_from(

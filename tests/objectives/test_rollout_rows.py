@@ -15,6 +15,7 @@ from rlobj import BatchError, Clip, Objective, TokenBatch, load_preset, parse
 from rlobj.objectives.advantages import LeaveOneOut, TurnReturn
 from rlobj.objectives.divisors import FixedLength, SequenceMean, SequenceSum, TokenMean
 from rlobj.objectives.frame import Frame
+from rlobj.objectives.rules import Scope
 from rlobj.objectives.statistics import SingleProcess
 
 ROWS = [(7, 2, 0, 1.0), (7, 3, 0, 1.0), (4, 1, 0, 0.0), (9, 0, 0, 1.0), (5, 4, 1, NAN)]
@@ -251,11 +252,16 @@ def test_agent_lightning_divides_by_rows_and_the_tokens_of_the_rollout() -> None
     assert weights.tolist() == pytest.approx(of_tokens(shares), abs=1e-15)
 
 
-@pytest.mark.parametrize("name", sorted(objectives()))
+ONE_REWARD = [
+    name
+    for name, objective in objectives().items()
+    if not (objective.advantage.decoupled or "reward(" in str(objective))
+]
+
+
+@pytest.mark.parametrize("name", sorted(ONE_REWARD))
 def test_rollouts_of_one_row_change_nothing(name: str) -> None:
     objective, batch = objectives()[name], awkward_batch(3)
-    if objective.advantage.decoupled or "reward(" in str(objective):
-        pytest.skip("reads other rewards")
     batch = batch.replace(rewards=batch.rewards.clamp(min=0))  # type: ignore[union-attr]
     one, same = (
         objective.plan([table], objective.observe([table]))
@@ -287,14 +293,105 @@ def test_rows_of_a_rollout_that_differ_are_refused(changes: Any, message: str) -
 
 def test_rows_that_differ_are_found_in_other_tables_and_with_several_rewards() -> None:
     tables = [BATCH.select([0, 2]), BATCH.select([1]).replace(rewards=[0.5])]
-    with pytest.raises(BatchError, match=r"'rewards'.* at response 0 and .* at response 2"):
+    with pytest.raises(BatchError, match=r"'rewards'.* at response 0 and .* at response 1"):
         Objective().plan(tables)
     credited = [table.replace(advantages=torch.ones(len(table.lengths))) for table in tables]
-    with pytest.raises(BatchError, match=r"'rewards' is 1.0 at response 0 and 0.5 at response 2"):
+    with pytest.raises(BatchError, match=r"'rewards' is 1.0 at response 0 and 0.5 at response 1"):
         Objective().plan(credited)
     pairs = torch.tensor([[1.0, 0.0], [1.0, 2.0], [0.0, 0.0]]).double()
     with pytest.raises(BatchError, match=r"\[1.0, 0.0\] at response 0 and \[1.0, 2.0\] at"):
         tokens([1, 1, 1], [-1.0] * 3, rewards=pairs, rollouts=torch.tensor([8, 8, 1]))
+
+
+def test_several_rewards_of_one_sum_must_be_the_same_in_all_tables() -> None:
+    names: Any = {"reward_names": ("a", "b"), "logprobs": -torch.ones(1).double()}
+    one, other = (
+        TokenBatch(lengths=[1], groups=[0], rollouts=[8], ids=[i], rewards=pair, **names)
+        for i, pair in enumerate(([[1.0, 0.0]], [[0.0, 1.0]]))
+    )
+    with pytest.raises(
+        BatchError, match=r"\[1.0, 0.0\] at response 0 and \[0.0, 1.0\] at response 1"
+    ):
+        Objective().plan([one, other])
+
+
+def test_an_undecided_rollout_may_lack_other_rewards_in_each_row() -> None:
+    pairs = torch.tensor([[1.0, NAN], [NAN, 2.0], [0.0, 1.0]]).double()
+    batch = tokens([1, 1, 1], [-1.0] * 3, rewards=pairs, rollouts=torch.tensor([8, 8, 1]))
+    assert Objective().plan([batch]).kept == 1
+
+
+NO_REWARDS = [
+    (Objective(shape=parse("entropy"), divisor=SequenceMean()), BATCH.replace(rewards=None)),
+    (Objective(shape=parse("entropy"), divisor=SequenceMean()), BATCH),
+    (Objective(divisor=SequenceMean()), BATCH.replace(advantages=torch.ones(11), rewards=None)),
+]
+
+
+@pytest.mark.parametrize(("objective", "batch"), NO_REWARDS)
+def test_a_rank_without_tables_fits_rollouts_without_rewards(
+    objective: Objective, batch: TokenBatch
+) -> None:
+    whole = objective.plan([batch]).weights[0]
+    ranks = [[batch], []]
+    plans = on_ranks(2, lambda at: objective.plan(ranks[at.rank], comm=at))
+    assert torch.equal(plans[0].weights[0], whole)
+    assert plans[1].weights == ()
+
+
+def test_a_sum_over_turns_crosses_the_rows_of_a_rollout_on_all_ranks() -> None:
+    batch = batch_of(TURNS, turn=TURN, turn_reward=torch.tensor(REWARD).double())
+    parts = [batch.select([4, 1]), batch.select([3, 0, 2])]
+    expected = {}
+    for rollout, rewards in {0: [0.25, 0, 0.25, 0.5, 0.5], 1: [0.5, 0], 2: [1.0]}.items():
+        for turn in range(len(rewards)):
+            later = enumerate(rewards[turn:])
+            expected[rollout, turn] = sum(reward * 0.5**step for step, reward in later)
+    objective = Objective(shape=parse("turn_reward.suffix_sum(decay=0.5)"))
+    plans = on_ranks(2, lambda at: objective.plan([parts[at.rank]], comm=at))
+    for part, plan in zip(parts, plans, strict=True):
+        assert part.rollouts is not None
+        rollouts = part.rollouts[part.responses].tolist()
+        values = [expected[row] for row in zip(rollouts, part.turn_numbers.tolist(), strict=True)]
+        assert plan.advantages[0].tolist() == pytest.approx(values, abs=1e-15)
+
+
+def test_a_column_of_rollouts_counts_them_once() -> None:
+    buckets = torch.tensor([1, 1, 0, 0, 9, 9, 1, 1, 1, 1, 1])[:, None]
+    batch = BATCH.replace(columns={"bucket": buckets})
+    scope = Scope({"bucket": "rollout"})
+
+    def value(text: str, tables: list[TokenBatch]) -> list[float]:
+        frame = Frame(tables, dict.fromkeys(("rewards", "bucket"), ""), SingleProcess())
+        number: Any = parse(text, scope)
+        values = frame.number(number)
+        frame.check()
+        return values[frame.decided].tolist()
+
+    assert value("bucket.mean()", [batch])[0] == pytest.approx((1 + 0 + 0 + 1 + 1 + 1) / 6)
+    of_bucket = value("reward.mean(by='bucket')", [batch])
+    assert of_bucket[0] == 1  # of group 0 rollout 7
+    assert of_bucket[-1] == pytest.approx(1 / 3)  # of group 1 rollouts 2, 3 and 1
+    wrong = batch.replace(columns={"bucket": torch.arange(11)[:, None]})
+    with pytest.raises(BatchError, match="'bucket' has several values in a rollout"):
+        value("bucket.mean()", [wrong.select([0, 2]), wrong.select([1])])
+
+
+def test_a_sample_of_rollouts_needs_no_ids() -> None:
+    batch = BATCH.replace(ids=None)
+    objective = Objective(keep=parse("(reward >= 0).sample(2, of='response')"))
+    parts = [BATCH.select([0, 2, 7]).replace(ids=None), BATCH.select([1, 3, 4, 5, 6, 8, 9, 10])]
+    whole = objective.plan([batch])
+    found = on_ranks(2, lambda at: objective.plan([parts[at.rank].replace(ids=None)], comm=at))
+    assert found[0].kept == whole.kept
+
+
+def test_agent_lightning_divides_alike_if_tokens_are_dropped() -> None:
+    objective = load_preset("agent-lightning").objective.drop("position < 1")
+    weights = objective.plan([BATCH]).weights[0]
+    shares = {rollout: 1 / (9 * n) for rollout, (n, _, _) in by_rollout().items() if n}
+    expected = zip(of_tokens(shares), BATCH.positions.tolist(), strict=True)
+    assert weights.tolist() == pytest.approx([x if p >= 1 else 0 for x, p in expected], abs=1e-15)
 
 
 def test_ratios_of_a_sequence_are_those_of_a_row() -> None:

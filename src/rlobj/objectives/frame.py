@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rlobj.base.errors import BatchError, ConfigError
 from rlobj.objectives import statistics
@@ -129,8 +130,10 @@ class Frame:
         assert table.rollouts is not None
         if turns:
             check_turns(*(statistics.gather(x, self.comm)[0] for x in table.rollout_turns))
-        rewards = table.lengths * 0.0 if table.rewards is None else table.reward().double()
-        return Rollouts.of(table.rollouts, self.comm, groups=table.groups, rewards=rewards)
+        rewards, one = table.alike_rewards, table.lengths.new_ones(1)
+        widest = int(statistics.gather(one * rewards.shape[1], self.comm)[0].max())
+        alike = {"groups": table.groups, "rewards": pad(rewards, (0, widest - rewards.shape[1]))}
+        return Rollouts.of(table.rollouts, self.comm, table.response_ids, **alike)
 
     # What is asked of a frame.
 
@@ -242,11 +245,11 @@ class Frame:
         """
         values, table = self._known(name), self.table
         if name in table.response_columns:
-            return self._spread(values, Level.RESPONSE, level)
+            return self._of_rows(values, name, level)
         if level == Level.TOKEN:
             return values
         unit, starts, unit_name = table.turns, table.turn_starts, level.name.lower()
-        if level == Level.RESPONSE:
+        if level <= Level.RESPONSE:
             unit = table.responses
             starts = table.starts.clamp(max=max(len(table) - 1, 0))
             empty = (table.lengths == 0) & self.decided_responses
@@ -254,7 +257,16 @@ class Frame:
         first = values[starts] if len(table) else values.new_zeros(len(starts))
         differs = (values != first[unit]) & self.decided
         self.refuse(differs, f"column '{name}' has several values in a {unit_name}")
-        return first
+        return self._of_rows(first, name, level) if level <= Level.RESPONSE else first
+
+    def _of_rows(self, values: Tensor, name: str, level: Level) -> Tensor:
+        """Values of rows, [B], for turns or tokens; the rows of a rollout must have one value."""
+        if level == Level.ROLLOUT and self.rollouts is not None:
+            exact = values.double() if values.is_floating_point() else values
+            first = self.rollouts.once(exact)[self.rollouts.number]
+            what = f"column '{name}' has several values in a rollout"
+            self.refuse((values != first) & self.decided_responses, what, level)
+        return self._spread(values, Level.RESPONSE, level)
 
     def _named_reward(self, name: str) -> Tensor:
         try:
@@ -605,7 +617,8 @@ class Frame:
         counted = self._once(candidates, node.level)
         n = statistics.count(counted, self.comm)
         k = node.size(self._amount(node), n, statistics.count(self.decided, self.comm))
-        absent = self.comm.sum(torch.tensor(int(table.ids is None)))
+        nameless = table.ids is None and (self.rollouts is None or not whole)
+        absent = self.comm.sum(torch.tensor(int(nameless)))
         if int(absent) and self.comm.size > 1:
             raise BatchError(f"'{node}' needs TokenBatch(ids=...), unique over all ranks")
         ids = table.response_ids.to(self.device)
@@ -645,6 +658,11 @@ class Frame:
         self._check_finite(node.value, values, self._members(None, level), level)
         unit = table.turns if node.by == "turn" else table.responses
         unit = unit[table.turn_starts] if level == Level.TURN else unit
+        data, undefined, back = values.data.expand(len(unit)), values.undefined, slice(None)
+        if undefined is not None:
+            data = data.masked_fill(undefined, 0)
+        if level == Level.TURN and self.rollouts is not None:
+            unit, data, undefined, back = self._turns_of_rollouts(data.double(), undefined)
         sizes = unit.bincount()
         positions = torch.arange(len(unit), device=self.device) - (sizes.cumsum(0) - sizes)[unit]
         if node.method == "suffix_sum":
@@ -652,17 +670,37 @@ class Frame:
         longest = int(sizes.max()) if len(sizes) else 0
 
         def along(data: Tensor, decay: float) -> Tensor:
-            data = data.expand(len(unit))
             if node.method == "prefix_sum":
-                return statistics.scan(data, positions, decay, longest)
-            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)
+                return statistics.scan(data, positions, decay, longest)[back]
+            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)[back]
 
-        undefined = values.undefined
+        sums = along(data, node.decay).to(self.dtype)
         if undefined is None:
-            return self._finite(node, Values(along(values.data, node.decay).to(self.dtype)))
-        data = along(values.data.masked_fill(undefined, 0), node.decay).to(self.dtype)
+            return self._finite(node, Values(sums))
         reached = along(undefined.double(), 1.0) > 0
-        return self._finite(node, Values(data, reached.to(torch.uint8)))
+        return self._finite(node, Values(sums, reached.to(torch.uint8)))
+
+    def _turns_of_rollouts(
+        self, data: Tensor, undefined: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The turns of all ranks, in their order in each rollout.
+
+        Returns:
+            The rollout of each turn, its number, where it is undefined, and the places of this
+            rank's turns.
+        """
+        table, rollouts = self.table, self.rollouts
+        assert rollouts is not None
+        numbers = table.turn_numbers[table.turn_starts]
+        missing = torch.zeros_like(data) if undefined is None else undefined.double()
+        names = torch.stack([rollouts.number[table.of_turns], numbers], 1)
+        names, start = statistics.gather(names, self.comm)
+        columns, _ = statistics.gather(torch.stack([data, missing], 1), self.comm)
+        order = names[:, 1].argsort(stable=True)
+        order = order[names[order, 0].argsort(stable=True)]
+        back = order.argsort()[start : start + len(data)]
+        data, missing = columns[order].unbind(1)
+        return names[order, 0], data, missing > 0, back
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
         """Remember how many tokens, turns, responses or rollouts a cut selects, on all ranks."""

@@ -52,16 +52,17 @@ def rollout_advantages(
     widths = statistics.gather(widths, comm)[0].unique().tolist() or [_SUMS + 1]
     if len(widths) > 1 and not advantage.by_turn:
         raise BatchError("the tables of the update hold different numbers of rewards")
-    rows, names = torch.zeros(0, widths[-1]).double(), torch.zeros(0, 2).long()
+    rows, names = torch.zeros(0, widths[-1]).double(), torch.zeros(0, 3).long()
     for table, reward in zip(tables, rewards, strict=True):
         padded = pad(reward, (0, widths[-1] - reward.shape[1]), value=torch.nan)
         rollouts = torch.zeros_like(table.groups) if table.rollouts is None else table.rollouts
         rows = torch.cat([rows, padded])
-        names = torch.cat([names, torch.stack([table.groups, rollouts], 1).cpu()])
+        ids = torch.stack([table.groups, rollouts, table.response_ids], 1)
+        names = torch.cat([names, ids.cpu()])
     (rows, start), (names, _) = statistics.gather(rows, comm), statistics.gather(names, comm)
     groups, number = names[:, 0], torch.arange(len(names))
     if several:
-        rows, groups, number = _by_rollout(rows, groups, names[:, 1], advantage.by_turn)
+        rows, groups, number = _by_rollout(rows, names, advantage.by_turn)
     rewards, lengths = rows[:, _SUMS:], rows[:, 0]
     if advantage.by_turn:
         rewards[:, 0] = torch.where(lengths == 0, rows[:, 2], rewards[:, 0])
@@ -84,16 +85,15 @@ _SUMS = 3
 """Columns before the rewards: the number of tokens, β·Σ_t (l0 − l_k), and the reward, the sum."""
 
 
-def _by_rollout(
-    rows: Tensor, groups: Tensor, ids: Tensor, by_turn: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _by_rollout(rows: Tensor, names: Tensor, by_turn: bool) -> tuple[Tensor, Tensor, Tensor]:
     """The rows of all ranks' rollouts, their groups, and the number of each row's rollout.
 
     Raises:
         BatchError: two rows of a rollout have other groups, other rewards, or the same turn.
     """
-    rewards = rows[:, 2:3] if by_turn else rows[:, 2:]
-    rollouts = Rollouts.of(ids, SingleProcess(), groups=groups, rewards=rewards)
+    groups, ids, responses = names.unbind(1)
+    alike = {"groups": groups, "rewards": rows[:, 2:3] if by_turn else rows[:, 2:]}
+    rollouts = Rollouts.of(ids, SingleProcess(), responses, **alike)
     sums = statistics.exact_sum_by(rows[:, 1], rollouts.number, rollouts.count, SingleProcess())
     table = rollouts.once(rows)
     table[:, 0], table[:, 1] = rollouts.sum(rows[:, 0]), sums

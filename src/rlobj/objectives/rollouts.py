@@ -33,12 +33,13 @@ class Rollouts:
     comm: Comm
 
     @classmethod
-    def of(cls, ids: Tensor, comm: Comm, **columns: Tensor | None) -> Rollouts:
+    def of(cls, ids: Tensor, comm: Comm, rows: Tensor | None = None, **columns: Tensor) -> Rollouts:
         """The rollouts with these ids, int [B]; called by all ranks together.
 
         Args:
             ids: of the rollout of each row.
             comm: the process group.
+            rows: the ids of the rows, for messages; needed with columns.
             columns: what all rows of a rollout must have the same value of, each [B] or [B, K].
 
         Raises:
@@ -46,22 +47,24 @@ class Rollouts:
         """
         every, start = statistics.gather(ids, comm)
         names, number = every.unique(return_inverse=True)
-        rows, mine = torch.arange(len(every), device=ids.device), slice(start, start + len(ids))
-        stands = rows.new_full(names.shape, len(rows)).scatter_reduce(0, number, rows, "amin")
+        places, mine = torch.arange(len(every), device=ids.device), slice(start, start + len(ids))
+        stands = places.new_full(names.shape, len(places)).scatter_reduce(0, number, places, "amin")
         first = stands[number]
         for name, column in columns.items():
-            values = None if column is None else statistics.gather(column, comm)[0]
-            if values is None:
-                continue
+            assert rows is not None
+            values, named = (statistics.gather(part, comm)[0] for part in (column, rows))
             same = (values == values[first]) | (values.isnan() & values[first].isnan())
             same = same.all(1) if same.dim() == 2 else same
-            for row in (~same).nonzero().flatten().tolist():
-                one, other = values[first[row]].tolist(), values[row].tolist()
-                raise BatchError(
-                    f"column '{name}' is {one} at response {int(first[row])} and {other} at "
-                    f"response {row}, rows of rollout {int(every[row])}; expected the same"
+            for place in (~same).nonzero().flatten().tolist():
+                one, other = (
+                    f"{values[at].squeeze().tolist()} at response {int(named[at])}"
+                    for at in (first[place], place)
                 )
-        return cls(number[mine], (first == rows)[mine], len(names), comm)
+                raise BatchError(
+                    f"column '{name}' is {one} and {other}, rows of rollout "
+                    f"{int(every[place])}; expected the same"
+                )
+        return cls(number[mine], (first == places)[mine], len(names), comm)
 
     def any(self, mask: Tensor) -> Tensor:
         """Whether any row of the rollout is True, bool [B] -> [B]."""

@@ -142,12 +142,13 @@ class TokenBatch:
                     raise BatchError(f"{name} is {value!r}; expected a list, one for each reward")
                 columns[name] = tuple(value.tolist() if hasattr(value, "tolist") else value)
         self._check_shapes(names)
-        if not {"lengths", "turn", "turn_reward", "rollouts"}.isdisjoint(names):
+        if not {"lengths", "turn", "turn_reward"}.isdisjoint(names):
             self._check_turns()
-        of_rollouts = {"rollouts", "groups", "rewards"}
-        if self.rollouts is not None and not of_rollouts.isdisjoint(names):
-            alike = {"groups": self.groups, "rewards": self.rewards}
-            Rollouts.of(self.rollouts, SingleProcess(), **alike)
+        if self.rollouts is not None:
+            alike = {"groups": self.groups, "rewards": self.alike_rewards}
+            Rollouts.of(self.rollouts, SingleProcess(), self.response_ids, **alike)
+            if self.turn is not None:
+                check_turns(*self.rollout_turns)
         again = not {"lengths", "rewards"}.isdisjoint(names)  # which say what is decided
         self._round_logprobs(LOGPROBS if again else [name for name in LOGPROBS if name in names])
         if "columns" in names:
@@ -189,8 +190,6 @@ class TokenBatch:
             if (wrong := self.turn < earlier).any():
                 row = int(wrong.nonzero()[0])
                 raise BatchError(f"column 'turn' decreases or is negative at {self.row(row)}")
-            if self.rollouts is not None:
-                check_turns(*self.rollout_turns)
         if self.turn_reward is not None:
             first = self.turn_reward[self.turn_starts][self.turns]
             undecided = self.turn_reward.isnan() & first.isnan()
@@ -259,6 +258,14 @@ class TokenBatch:
         if self.rewards is None:
             return torch.ones_like(self.lengths, dtype=torch.bool)
         return ~self.reward().isnan()
+
+    @property
+    def alike_rewards(self) -> Tensor:
+        """What the rows of a rollout have the same of: float64 [B, K], NaN if undecided."""
+        if self.rewards is None:
+            return self.lengths.double()[:, None] * 0
+        rewards = self.rewards.double().reshape(len(self.lengths), self.rewards[:1].numel() or 1)
+        return rewards.masked_fill(~self.decided_responses[:, None], torch.nan)
 
     # Turns: T, those that have tokens, one after another.
 

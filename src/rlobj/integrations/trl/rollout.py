@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -117,7 +117,7 @@ class Rollouts(_Trainer):
         numbers = [row.get("rollout") if self.rollout_func else None for row in inputs]
         if not any_rank(any(number is not None for number in numbers), self._comm):
             return {}
-        right = all(isinstance(number, int) for number in numbers)
+        right = all(isinstance(number, Integral) for number in numbers)
         what = "rollout_func returned `rollout`; expected a list with an int for each completion"
         agree(None if right else ConfigError(what), "sampling", self._comm)
         ids, size = output["rlobj_ids"], turn_begins(trained(output)).sum(1)

@@ -175,7 +175,7 @@ def score_columns(scores: Iterable[str]) -> dict[str, RuleColumn]:
 
 COLUMNS |= score_columns(["reference"])
 
-ColumnLevel = Literal["token", "turn", "response"]
+ColumnLevel = Literal["token", "turn", "response", "rollout"]
 """What a column of one's own has one value for."""
 
 

@@ -326,9 +326,9 @@ class Number(Expr):
     def prefix_sum(self, decay: float = 1.0, by: Path = "response") -> Number:
         """y_t = x_t + decay·y_{t−1} from the start of the response, decay in [0, 1].
 
-        It goes from token to token, but from turn to turn if the number has one value per turn:
-        `turn_reward.prefix_sum()` counts the reward of each turn once. By turn, the sum starts
-        again at the first token of each turn.
+        It goes from token to token, but from turn to turn, through all rows of a rollout, if the
+        number has one value per turn: `turn_reward.prefix_sum()` counts the reward of each once.
+        By turn, the sum starts again at the first token of each turn.
         """
         return Scan("prefix_sum", self, decay, by)
 

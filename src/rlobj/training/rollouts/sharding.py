@@ -234,7 +234,9 @@ def _turns(response: Response) -> list[tuple[int, float]]:
 def _column(held: Sequence[Response], name: str, level: ColumnLevel) -> torch.Tensor:
     """A column of a run's own: one value for each response, [B, 1], or each token, [N]."""
     values = [response.columns[name] for response in held]
-    if level == "response" and not any(isinstance(value, Sequence) for value in values):
+    if level in ("response", "rollout") and not any(
+        isinstance(value, Sequence) for value in values
+    ):
         return torch.tensor(values, dtype=torch.float64)[:, None]
     spread = (
         value if isinstance(value, Sequence) else [value] * response.length
