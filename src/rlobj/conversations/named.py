@@ -8,7 +8,6 @@ What the user's code prints is not shown.
 from __future__ import annotations
 
 import asyncio
-import math
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.memory import limit_memory
-from rlobj.base.targets import import_target, trusted_target
+from rlobj.base.targets import import_target
 from rlobj.base.threads import DaemonThreads
 from rlobj.conversations.environment import (
     Adapter,
@@ -60,13 +59,11 @@ class NamedEnvironments:
     def __init__(
         self, target: str, settings: EnvironmentSettings, text: Callable[[Problem], str]
     ) -> None:
-        trusted_target(target)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a conversation has a descriptor
         self._settings, self._text = settings, text
-        arguments = {"target": target, "settings": settings}
         process = f"{__name__}:_EnvironmentProcess"
-        self._pool = Pool(1, process, arguments, start_seconds=math.inf)
+        self._pool = Pool.importing(target, process, settings=settings)
         try:
             with reported(ConfigError, f"target {target!r}", NoReply):
                 first = self()

@@ -203,8 +203,7 @@ class Rendering:
         hermes = " and environment.calls=hermes" if self.tools else ""
         raise ConfigError(
             f"the chat template of '{self.tokenizer.name_or_path}' {reason}. Use another model, "
-            "change chat_template.jinja in the folder of this one, or use "
-            f"model.chat_template=false{hermes}"
+            f"change its chat_template.jinja, or use model.chat_template=false{hermes}"
         )
 
 
