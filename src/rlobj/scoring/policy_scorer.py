@@ -277,18 +277,19 @@ class PolicyScorer(nn.Module):
 
         The model reads four tokens, in a row of their own and in each other way.
         """
-        head = linear_head(self.model)
+        head, name = linear_head(self.model), type(self.model).__name__
         rows = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1]], device=head.weight.device)
-        with _trial(self.model):
+        weight, half = next(self.model.parameters()), contextlib.nullcontext()
+        if _flash(self.model) and weight.dtype == torch.float32:  # which it does not support
+            half = torch.autocast(weight.device.type, torch.bfloat16)
+        with evaluating(self.model), half:
             logits = self.model(input_ids=rows[:1], use_cache=False).logits[0, -1].float()
             hidden, other = self._trunk(rows, None)
             raw = head(hidden[-1].to(head.weight.dtype)).float()
             if not bool(logits.isfinite().all()):
-                raise ConfigError(f"the logits of {type(self.model).__name__} are not finite")
+                raise ConfigError(f"the logits of {name} are not finite")
             if _difference(other[:-1], hidden[:-1]):
-                raise ConfigError(
-                    f"{type(self.model).__name__} is not causal; it reads later tokens"
-                )
+                raise ConfigError(f"{name} is not causal; it reads later tokens")
             shape = self._matching(raw, logits, tolerance(head.weight))
             unpackable = self._unpackable(rows[0], hidden) if self.packed else None
             return shape, unpackable, self._unshareable(hidden)
@@ -347,17 +348,6 @@ def _flash(model: Any) -> bool:
     """Whether the model uses flash attention, which supports packed rows."""
     name = getattr(model.config.get_text_config(), "_attn_implementation", None) or ""
     return "flash" in name
-
-
-@contextlib.contextmanager
-def _trial(model: Any) -> Iterator[None]:
-    """Inside, the model has no dropout, and a precision that flash attention supports."""
-    weight = next(model.parameters())
-    half = contextlib.nullcontext()
-    if _flash(model) and weight.dtype == torch.float32:
-        half = torch.autocast(weight.device.type, torch.bfloat16)
-    with evaluating(model), half:
-        yield
 
 
 @contextlib.contextmanager

@@ -60,8 +60,10 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     if not any(run.lines for run in runs):
         names = ", ".join(map(str, paths))
         raise ConfigError(f"{names}: no step is finished yet, so there is nothing to report")
-    for run, label in zip(runs, _labels(paths), strict=True):
-        run.label = visible(label, 60)
+    named = [named_folder(path) for path in paths]
+    common = os.path.commonpath([path.parent for path in named])
+    for run, folder in zip(runs, named, strict=True):
+        run.label = visible(str(folder.relative_to(common)), 60)
     return runs
 
 
@@ -78,13 +80,6 @@ def _read(path: Path) -> Run:
     except RlobjError as error:
         run.notes = (f"no diagnosis: {visible(str(error), 300)}",)
     return run
-
-
-def _labels(paths: Sequence[Path]) -> list[str]:
-    """The paths of different folders below the folder that all of them are in."""
-    named = list(map(named_folder, paths))
-    common = os.path.commonpath([path.parent for path in named])
-    return [str(path.relative_to(common)) for path in named]
 
 
 def _add_effects(lines: Lines) -> None:

@@ -74,11 +74,9 @@ def custom_rule(target: str, **settings: Any) -> Rule:
         ConfigError: there is no such class, or it has no such fields.
     """
     if has_stand_in(target):
-        texts = ", ".join(
-            [repr(target), *(f"{name}={value!r}" for name, value in settings.items())]
-        )
+        texts = [repr(target), *(f"{name}={value!r}" for name, value in settings.items())]
         read = tuple(value for value in settings.values() if isinstance(value, Expr))
-        return nodes.UnreadRule(f"custom({texts})", read)
+        return nodes.UnreadRule(f"custom({', '.join(texts)})", read)
     member = import_target(target)
     if not (isinstance(member, type) and issubclass(member, CustomRule)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
