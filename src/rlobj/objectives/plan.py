@@ -82,6 +82,12 @@ class Plan:
     off_policy: bool = False
     clauses: Clauses | None = None
 
+    @property
+    def found(self) -> Clauses:
+        """The clauses of a plan for which they were asked."""
+        assert self.clauses is not None
+        return self.clauses
+
     def of(self, table: TokenBatch, index: int | None = None) -> Plan:
         """The plan of a table's rows, as a plan of one table.
 

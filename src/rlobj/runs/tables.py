@@ -22,7 +22,6 @@ from rlobj.base.interleaved import Interleaved
 from rlobj.base.paths import step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.plan import Clauses
 from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
 from rlobj.runs.columns import SCHEMA_VERSION, VERSION_KEY
 from rlobj.runs.layout import rank_table
@@ -92,7 +91,7 @@ def write_tables(
             "update": number,
             "objective": settings_of(observed.objective),
             "state": observed.state,
-            "causes": _clauses(observed).causes,
+            "causes": observed.plan.found.causes,
             "reward_names": observed.table.reward_names,
             "reward_weights": observed.table.reward_weights,
         }
@@ -114,7 +113,7 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     run_columns = {f"{_OWN}{name}": column for name, column in table.columns.items()}
     of_responses = {f"{_OWN}{name}" for name in table.response_columns}
     values |= {name: column for name, column in run_columns.items() if name not in of_responses}
-    values |= {"weight": observed.plan.weights[0], "cause": _clauses(observed).codes}
+    values |= {"weight": observed.plan.weights[0], "cause": observed.plan.found.codes}
     assert table.ids is not None
     lengths = numpy(table.lengths)
     prompts, tokens = ([sequence[part] for sequence in observed.sequences] for part in (0, 1))
@@ -147,11 +146,6 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     for name in of_responses:
         columns[name] = pyarrow.array(numpy(run_columns[name]), from_pandas=True)
     return pyarrow.table(columns)
-
-
-def _clauses(observed: ObservedUpdate) -> Clauses:
-    assert observed.plan.clauses is not None
-    return observed.plan.clauses
 
 
 def _lists(values: NDArray[Any], lengths: Any) -> Any:
@@ -195,9 +189,7 @@ def _read_step(first: Path, written: Mapping[str, Any], trust: bool) -> Iterator
     for rank in range(ranks):
         paths.append(path := first.with_name(first.name.replace("rank-0", f"rank-{rank}")))
         if not path.is_file():
-            raise ConfigError(
-                f"{path} is missing: the tables of this step were written by {ranks} processes"
-            )
+            raise ConfigError(f"{path} is missing: {ranks} processes wrote tables of this step")
     tables = [read_parquet(path) for path in paths]
     for described in written["updates"]:
         number = described["update"]

@@ -74,7 +74,6 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
     planned = Planned(zeros, zeros, zeros, untouched, none, rows)
     for i, (objective, table, state) in enumerate(phases):
         plan = objective.plan([table], state, clauses=True)
-        assert plan.clauses is not None
         every = objective.replace(drop=None, keep=None)
         gradient = whole = token_gradient(objective, table, plan)
         if every != objective:
@@ -86,7 +85,7 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
         planned.clipped = planned.clipped | ((above | below) & (plan.weights[0] != 0))
         planned.equal = planned.equal & (plan.weights[0] == recorded(batch, i).weights)
         for code, name in enumerate(EFFECTS):
-            planned.effect = planned.effect.masked_fill(plan.clauses.touched(name), code)
+            planned.effect = planned.effect.masked_fill(plan.found.touched(name), code)
     return Planned(*(column[rows] for column in vars(planned).values()))
 
 
