@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -206,7 +207,7 @@ def test_a_rollout_has_one_grade_of_all_its_turns():
     [
         ({"max_turns": 1}, 1, "turns"),
         ({"max_turns": 2}, 1, "turns"),  # one turn for two sub-agents
-        ({"max_turns": 3}, 3, "turns"),  # the first sub-agent has one turn: it used a tool
+        ({"max_turns": 3}, 1, "turns"),  # and one that hears them
         ({"rollout_tokens": 5}, 1, "tokens"),
         ({"max_errors": 0}, 3, "errors"),
     ],
@@ -217,6 +218,32 @@ def test_sub_agents_share_the_limits_of_the_rollout(limits, rows, end):
         said[1] = ASKS % ("lookup", '"word": "x"')
     found, _ = scripted(*said, **limits)
     assert (len(found), found[0].turns[-1].end, found[0].finish) == (rows, end, "length")
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_verdict_counts_if_a_limit_ends_the_rollout_after_sub_agents(at_the_end):
+    class Judges(Asks):
+        def step(self, messages: Any) -> Turn:
+            return Turn("told", 0.5, correct=True, calls=self.calls)
+
+    limits: Any = {"max_turns": 1} if at_the_end else {"max_errors": 0}
+    said = ("I ask.", ASKS % ("lookup", '"word": "x"'), "2nd", "1st", "end")
+    rows, _ = scripted(*said, environment=Judges, **limits)
+    assert len(rows) == (1 if at_the_end else 3)
+    rollout = whole(rows)
+    assert (rollout.turns[-1].correct, rollout.turns[-1].number) == (True, 0)
+    assert rollout.turns[-1].end == rows[0].turns[-1].end != ""
+    assert math.fsum(turn.reward for turn in rollout.turns) == 0.5
+
+
+def test_the_turn_before_a_restart_shows_the_new_context():
+    class Anew(Asks):
+        def step(self, messages: Any) -> Turn:
+            return Turn(restart=user("sum")) if messages[0] == user("begin")[0] else Turn(done=True)
+
+    rows, _ = scripted("one", "two", environment=Anew)
+    assert [row.turns[-1].observation for row in rows] == ["sum", ""]
+    assert len(rows[0].turns[-1].observed) == 0
 
 
 class Newer(Script):
@@ -263,6 +290,9 @@ def test_a_sub_agent_cannot_call_another_one():
         (Turn(calls=[user("z")]), r"the call \[.*; expected Call\(messages, tools=\[functions\]\)"),
         (Turn(calls=[Call([])]), r"expected Call\(messages"),
         (Turn(calls=[Call(user("z"), ["python"])]), r"expected Call\(messages"),
+        (Turn(calls=[Call(user("z"), None)]), r"expected Call\(messages"),  # type: ignore[arg-type]
+        (Turn(calls=Call(user("z"))), "calls=.*; expected a list of Call"),  # type: ignore[arg-type]
+        (Turn(calls=None), "calls=None; expected a list of Call"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_together_is_refused_in_a_sentence(turn, message):

@@ -134,6 +134,26 @@ def test_agents_that_do_not_train_are_left_out_and_a_failure_without_a_turn_is_a
     assert table.decided_responses.tolist()[0] is False
 
 
+def test_a_column_counts_only_if_all_decided_traces_have_it():
+    given = [branching("a", 1, 1.0, *COLUMNS), branching("a", 2, 0.0), branching("a", 3, None)]
+    table = token_batch(given)
+    assert (table.advantages, table.old_logprobs, table.entropy) == (None, None, None)
+    whole = token_batch([given[0], given[2]])
+    assert whole.advantages is not None
+    assert whole.old_logprobs is not None
+
+
+def test_more_log_probs_than_sampled_tokens_are_refused():
+    trace = branching("a", 1, 1.0).to_record(float_decimals=None)
+    node = next(node for node in trace["nodes"] if node.get("logprobs"))
+    node["logprobs"] = [-1.0, *node["logprobs"]]
+    with pytest.raises(DataError, match=r"a node has \d+ logprobs of \d+ sampled tokens"):
+        token_batch([trace])
+    node["logprobs"] = [None] * (len(node["logprobs"]) - 1)
+    with pytest.raises(DataError, match="traces of verifiers"):
+        token_batch([trace])
+
+
 def test_traces_without_token_ids_are_refused():
     with pytest.raises(DataError, match="verifiers' train client"):
         token_batch([Talk("a", 2).end(1.0)])

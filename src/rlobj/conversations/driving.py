@@ -318,11 +318,9 @@ class Conversations:
             observed = array("i", rollout.rendering.after(heard, said[-1] if len(said) else None))
         if rollout.room(following, len(observed), self._context) < 1:
             return row.change(end="tokens")
-        if restart:
-            return rollout.rows.append(following)
-        row.messages += heard
-        observation = "\n".join(message["content"] for message in heard)
-        return row.change(observed=observed, observation=observation)
+        observation = "\n".join(message["content"] for message in restart or heard)
+        row.change(observed=observed, observation=observation)
+        return rollout.rows.append(following) if restart else row.messages.extend(heard)
 
     def _limit(self, rollout: OpenRollout) -> str:
         """The limit that a rollout has reached, of failed calls or of turns; "" = none."""
@@ -335,14 +333,14 @@ class Conversations:
     async def _call(self, rollout: OpenRollout, calls: Sequence[Call], heard: list[Message]) -> str:
         """Have sub-agents answer calls, side by side; the policy will hear what each says last.
 
-        What is left of turns and tokens is divided among them, so that no answer depends on how
-        long another one takes.
+        What is left of turns, but for the one that hears them, and of tokens is divided among them,
+        so that no answer depends on how long another one takes.
 
         Returns:
             The limit that leaves no room for them; "" = they have answered.
         """
         share, feed, voice = len(calls), rollout.sampling.feed, self._rendering
-        limits = rollout.turns_left // share, rollout.tokens_left // share
+        limits = (rollout.turns_left - 1) // share, rollout.tokens_left // share
         agents: list[tuple[ToolEnvironment, OpenRollout]] = []
         for index, call in enumerate(calls):
             pool = ToolPool(self.settings.model_copy(update={"tools": ()}), call.tools)

@@ -154,6 +154,8 @@ def checked_turn(turn: Any, name: str) -> Turn:
         heard = [{"role": "user", "content": heard}]
     right = None if right is None else bool(right)
     restart = checked_messages(turn.restart, f"{name} returned restart with", "")
+    if not isinstance(turn.calls, Sequence):
+        raise RunError(f"{name} returned calls={shown(turn.calls)}; expected a list of Call")
     calls = [_checked_call(call, name) for call in turn.calls]
     if (restart and (heard or turn.done or calls)) or (turn.done and calls):
         raise RunError(
@@ -169,7 +171,9 @@ def _checked_call(call: Any, name: str) -> Call:
     Raises:
         RunError: it is none, it has no messages, or a tool is no function.
     """
-    if not isinstance(call, Call) or not call.messages or not all(map(callable, call.tools)):
+    tools = call.tools if isinstance(call, Call) else None
+    functions = isinstance(tools, Sequence) and all(map(inspect.isroutine, tools))
+    if not isinstance(call, Call) or not call.messages or not functions:
         expected = "expected Call(messages, tools=[functions])"
         raise RunError(f"{name} returned the call {shown(call)}; {expected}")
     return Call(checked_messages(call.messages, f"{name} returned a call with", ""), call.tools)

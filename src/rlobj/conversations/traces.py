@@ -3,6 +3,7 @@
 nodes: messages with the tokens that they add  ->  branches  ->  rows  ->  TokenBatch
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from rlobj.base.interleaved import Interleaved
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.samplers.response import packed
 
-DAMAGED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError)
+DAMAGED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RuntimeError)
 """The errors of reading traces that are no traces."""
 _VALUES = {
     "sampler_logprobs": "logprobs",
@@ -118,7 +119,8 @@ def read_traces(given: Iterable[Any]) -> tuple[TokenBatch, list[tuple[Sequence[i
     groups: dict[Any, int] = {}
     names = ("lengths", "groups", "rollouts", "rewards", "turn", *_VALUES)
     columns: dict[str, list[Any]] = {name: [] for name in names}
-    absent, sequences = {*_VALUES}, list[tuple[Sequence[int], Any]]()
+    known, absent = set[str](), set[str]()
+    sequences = list[tuple[Sequence[int], Any]]()
     for rollout, trace in enumerate(plain_traces(given)):
         task, nodes = trace.get("task") or {}, trace["nodes"]
         group = (trace["group"] or {}).get("id") or task.get("key") or task.get("hash")
@@ -137,7 +139,13 @@ def read_traces(given: Iterable[Any]) -> tuple[TokenBatch, list[tuple[Sequence[i
             for name, key in _VALUES.items():
                 missing = [0.0 if name == "advantages" else math.nan] * len(row.places)
                 columns[name] += [(nodes[n].get(key) or missing)[place] for n, place in row.places]
-        absent -= {name for name, key in _VALUES.items() for n in numbers if nodes[n].get(key)}
+        for node, (name, key) in itertools.product(numbers, _VALUES.items()):
+            values, sampled = nodes[node].get(key), sum(map(bool, nodes[node]["mask"]))
+            if values and len(values) != sampled:
+                raise ValueError(f"a node has {len(values)} {key} of {sampled} sampled tokens")
+            known |= {name} if values else set()
+            absent |= set() if values or not trace.get("ok") else {name}
+    absent |= _VALUES.keys() - known
     if {"sampler_logprobs", "old_logprobs"} <= absent:
         raise DataError(
             "no trace has token ids and log-probs; verifiers' train client records them"

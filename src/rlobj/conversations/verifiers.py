@@ -134,9 +134,10 @@ class VerifiersRollouts(Conversations):
             raise RunError(f"{len(traces)} agents of an episode train, and rlobj trains one")
         errors = [error for source in (*traces, episode) for error in source.errors]
         said = f"{errors[-1].type}: {errors[-1].message}" if errors else "it ran no agent"
-        self._failures.add(f"an episode failed: {said}" * (not episode.ok), "episode")
+        held = bool(episode.ok and traces)
+        self._failures.add(f"an episode failed: {said}" * (not held), "episode")
         last: dict[str, Any] = {"end": "broken", "uses": (ToolUse("verifiers", "error"),)}
-        if episode.ok:
+        if held:
             [trace], cut = traces, {"max_turns": "turns"}
             reward = checked_reward(trace.reward, "the environment")
             end = cut.get(trace.stop_condition, "tokens") if trace.is_truncated else "done"
@@ -148,11 +149,6 @@ class VerifiersRollouts(Conversations):
             prompt = self._tokenizer(problem.prompt).input_ids
             return [Response(prompt, (), (), "", "length", self._server.version, turns)]
         drawn = [self._response(row, nodes, turn_numbers(rows), last) for row in rows]
-        *turns, ends = drawn[-1].turns
-        finish = "stop" if last["end"] == "done" else "length"
-        drawn[-1] = replace(
-            drawn[-1], turns=[*turns, replace(ends, end=last["end"])], finish=finish
-        )
         return [replace(row, began="restart" * (row is not drawn[0])) for row in drawn]
 
     def _response(
@@ -173,8 +169,9 @@ class VerifiersRollouts(Conversations):
             more = last if numbers[node] + 1 == len(numbers) else {}
             turns.append(TurnRecord(size, text, observed, said, number=numbers[node], **more))
         logprobs = [nodes[node]["logprobs"][place] for node, place in row.places]
-        version = self._server.version
-        return Response(row.prompt, tokens, logprobs, turns[-1].text, "stop", version, turns)
+        finish = "stop" if turns[-1].end in ("done", "") else "length"
+        said, version = turns[-1].text, self._server.version
+        return Response(row.prompt, tokens, logprobs, said, finish, version, turns)
 
 
 @cache

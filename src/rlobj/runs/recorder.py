@@ -102,7 +102,7 @@ class Recorder:
                 config, ranks = self._config, (self._comm.rank, self._comm.size)
                 facts = {  # how the policy was scored
                     "temperature": config.sampling.temperature,
-                    "max_tokens": config.sampling.max_tokens,
+                    "max_tokens": config.sampling.longest_rollout,
                     "selection": config.training.selection,
                     "model": config.model.name or "embedded",
                     "seed": config.seed,

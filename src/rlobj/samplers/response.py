@@ -45,7 +45,8 @@ class TurnRecord:
         size: tokens that the policy wrote.
         text: of these tokens, without special tokens.
         observed: token ids that the policy reads next; empty after the last turn.
-        observation: their text, without what the chat template adds; "" after the last turn.
+        observation: their text, without what the chat template adds, or that of a new context with
+            which the next row begins; "" after the last turn.
         reward: of the turn.
         correct: what the environment says of the whole response.
         uses: the calls of tools.
@@ -173,23 +174,22 @@ def rollouts_of(responses: Iterable[Response]) -> list[list[Response]]:
 def whole(rows: Sequence[Response]) -> Response:
     """A rollout as one response: what graders, metrics and evaluations count.
 
-    It has the turns of all rows in the order of time, of which the last one has its end, and
-    `length` of all rows, but no tokens. All else is of the last row that is no sub-agent's. A
-    rollout of one row is that row.
+    It has the turns of all rows in the order of time, and `length` of all rows, but no tokens. All
+    else is of the row, no sub-agent's, whose last turn ended the rollout. This turn is the last
+    one, also if sub-agents answered it. A rollout of one row is that row.
 
     Args:
         rows: of the rollout, in order.
     """
     if len(rows) == 1:
         return rows[0]
-    last = [row for row in rows if row.began != "call"][-1]
+    last = max((r for r in rows if r.began != "call"), key=lambda row: row.turns[-1].number)
+    final = last.turns[-1].number
     turns = [
         replace(turn, row=i, began=row.began) for i, row in enumerate(rows) for turn in row.turns
     ]
     none: Any = {"prompt": rows[0].prompt, "tokens": (), "logprobs": (), "turn_rewards": ()}
-    turns.sort(key=lambda turn: turn.number)
-    if turns:  # a limit may have ended it after sub-agents had answered
-        turns[-1] = replace(turns[-1], end=last.turns[-1].end)
+    turns.sort(key=lambda turn: (turn.number == final, turn.number))
     length = sum(row.length for row in rows)
     return replace(last, **none, turns=turns, began="", id=rows[0].id, length=length)
 

@@ -438,6 +438,11 @@ def hints_of(
         return ids
 
     def hint(name: str, response: Response) -> list[int]:
+        if response.began:
+            raise RunError(
+                f"scores.{name}.prompt is about the problem, and the environment began a row with "
+                "a context of its own. Leave the prompt out, or restart and calls"
+            )
         ids = encoded(name, response.problem, response.grade.feedback)
         # a feedback that is too long is left out
         return ids if len(ids) <= context else encoded(name, response.problem)

@@ -190,7 +190,8 @@ class Collector:
         responses: list[Response] = []
         for i, (rollout, grade) in enumerate(zip(wholes, grades, strict=True)):
             group, problem = problems[i // size]
-            rewards = turn_rewards(rollout.turns, grade.reward, weight)
+            shares = turn_rewards(rollout.turns, grade.reward, weight)
+            rewards = {t.number: share for t, share in zip(rollout.turns, shares, strict=True)}
             for k, row in enumerate(rollouts[i]):
                 response = replace(
                     row,
@@ -202,7 +203,8 @@ class Collector:
                 )
                 columns = {} if self.columns is None else self.columns.of(response, self._text)
                 if self.judge is not None:
-                    columns["spurious"] = self.judge(response)
+                    nothing = [math.nan] * response.length  # another context than the problem's
+                    columns["spurious"] = nothing if row.began else self.judge(response)
                 hints = {} if self.hints is None else self.hints(response)
                 responses.append(replace(response, columns=columns, score_prompts=hints))
         seconds["sample"] += time.perf_counter() - start - grading.seconds
