@@ -5,33 +5,31 @@ Its accuracy or reward, its entropy, its calls of tools, and its dropped and spu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rlobj.base.errors import ConfigError
 from rlobj.insight.numbers import Z95, Line, mean, percent, share, total
 from rlobj.insight.opening import open_run
-from rlobj.runs.metrics import ACCURACY, HeldOutMetric, measure_of
+from rlobj.runs.metrics import ACCURACY, measure_of
 
 
-def _ratio(part: str, whole: str, lines: Sequence[Line]) -> float | None:
-    return total(lines, part) / total(lines, whole) if total(lines, whole) else None
+def _value(lines: Sequence[Line], metric: str, whole: str = "") -> float | None:
+    """The mean of a metric, or its sum divided by that of another one."""
+    if not whole:
+        return mean(lines, metric)
+    return total(lines, metric) / total(lines, whole) if total(lines, whole) else None
 
 
-def _mean(metric: str, lines: Sequence[Line]) -> float | None:
-    return mean(lines, metric)
-
-
-_ENDS: dict[str, Callable[[Sequence[Line]], float | None]] = {
-    "reward": partial(_mean, "reward/mean"),
-    "entropy": partial(_mean, "policy/entropy"),
-    "calls per response": partial(_ratio, "tools/calls", "response/count"),
-    "calls that failed": partial(_ratio, "tools/errors", "tools/calls"),
-    "accuracy with a call": partial(_mean, "tools/accuracy_with"),
-    "accuracy without": partial(_mean, "tools/accuracy_without"),
-    "responses whose environment failed": partial(_mean, "turns/at_broken"),
+_ENDS: dict[str, tuple[str, ...]] = {
+    "reward": ("reward/mean",),
+    "entropy": ("policy/entropy",),
+    "calls per response": ("tools/calls", "response/count"),
+    "calls that failed": ("tools/errors", "tools/calls"),
+    "accuracy with a call": ("tools/accuracy_with",),
+    "accuracy without": ("tools/accuracy_without",),
+    "responses whose environment failed": ("turns/at_broken",),
 }
 """What is compared between the first and the last steps."""
 _OF_CALLS = ("calls per response", "calls that failed", "accuracy with a call", "accuracy without")
@@ -83,8 +81,9 @@ class Outcome:
         first, last = steps[:window], steps[-window:]
         when = f"first/last {window} steps" if window > 1 else "first/last step"
         texts, absent = self._held_out(), () if total(steps, "tools/calls") else _OF_CALLS
-        for name, value in _ENDS.items():
-            ends = (None, None) if name in absent else (value(first), value(last))
+        for name, metrics in _ENDS.items():
+            values = (_value(first, *metrics), _value(last, *metrics))
+            ends = (None, None) if name in absent else values
             if ends != (None, None) and (any(ends) or name not in _RARE):
                 words = ["none" if end is None else f"{end:.3f}" for end in ends]
                 texts[f"{name}, {when}"] = " → ".join(words)
@@ -95,7 +94,7 @@ class Outcome:
             names = ("spurious/tokens", "spurious/caught", "spurious/dropped")
             spurious, caught, dropped = (total(steps, name) for name in names)
             texts["spurious tokens"] = share(spurious, tokens)
-            ends = [_ratio("spurious/tokens", "tokens/step", part) or 0.0 for part in (first, last)]
+            ends = [_value(part, "spurious/tokens", "tokens/step") or 0.0 for part in (first, last)]
             texts[f"spurious, {when}"] = " → ".join(map(percent, ends))
             if dropped:
                 texts["precision of the rule"] = f"{share(caught, dropped)} of {dropped:,.0f}"
@@ -111,7 +110,12 @@ class Outcome:
         measure, texts = measure_of(self.lines), dict[str, str]()
         measured = [line for line in self.lines if line.get(measure.key) is not None]
         for when, line in zip(("before", "after"), (*measured[:1], *measured[-1:]), strict=False):
-            texts[f"{measure.name} {when}"] = _with_interval(measure, line)
+            value, width = line[measure.key], Z95 * measure.error(line)
+            low, high = value - width, value + width
+            if measure is ACCURACY:
+                low, high = max(low, 0), min(high, 1)
+            value, low, high = map(measure.text, (value, low, high))
+            texts[f"{measure.name} {when}"] = f"{value}  [{low}, {high}]"
         if not measured:
             return texts
         last, end = measured[-1], self.lines[-1]["step"]
@@ -125,12 +129,3 @@ class Outcome:
             count = f"{last['eval/problems']:,.0f} " if "eval/problems" in last else ""
             texts["their 95% intervals"] = f"for {what} these {count}problems"
         return texts
-
-
-def _with_interval(measure: HeldOutMetric, line: Line) -> str:
-    value, width = line[measure.key], Z95 * measure.error(line)
-    low, high = value - width, value + width
-    if measure is ACCURACY:
-        low, high = max(low, 0), min(high, 1)
-    value, low, high = map(measure.text, (value, low, high))
-    return f"{value}  [{low}, {high}]"

@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,18 +25,10 @@ _USAGE = f"Expected NAME=FROM..TO:COUNT with 2 to {MOST_POINTS} values, such as 
 Sweep = str | Mapping[str, Sequence[float]]
 
 
-class Candidates(NamedTuple):
-    """What is replayed besides the recorded objective.
-
-    Attributes:
-        objectives: by name; a preset waits for the run's `sampling.max_tokens`.
-        rules: by name, and by the swept value; None = nothing is swept in it.
-        swept: the name of the number that is swept, or "".
-    """
-
-    objectives: dict[str, Objective | Preset]
-    rules: dict[str, dict[float | None, Rule]]
-    swept: str
+Candidates = tuple[dict[str, Objective | Preset], dict[str, dict[float | None, Rule]], str]
+"""What is replayed besides the recorded objective: objectives by name, of which a preset waits for
+the run's `sampling.max_tokens`; rules by name, and by the swept value, None = nothing is swept in
+it; and the name of the number that is swept, or ""."""
 
 
 def read_candidates(objectives: Any, sweep: Sweep | None) -> Candidates:
@@ -54,28 +46,27 @@ def read_candidates(objectives: Any, sweep: Sweep | None) -> Candidates:
     by_name = isinstance(objectives, Mapping)
     named = objectives.items() if by_name else ((None, candidate) for candidate in objectives)
     swept, values = read_sweep(sweep)
-    candidates = Candidates({}, {}, swept)
+    planned, rules = dict[str, Objective | Preset](), dict[str, dict[float | None, Rule]]()
     for name, candidate in named:
         text = " ".join(str(candidate).split())
         if isinstance(candidate, Objective):
-            name = name or f"objective {len(candidates.objectives) + 1}"
-            candidates.objectives[name] = candidate
+            planned[name or f"objective {len(planned) + 1}"] = candidate
         elif re.fullmatch(r"[\w.+-]+|.+\.ya?ml", text) and text not in COLUMNS:
             preset = load_preset(text)
             preset.resolved()  # finds errors before anything is read
-            candidates.objectives[name or preset.name] = preset
+            planned[name or preset.name] = preset
         elif swept and re.search(_named(swept), text):
-            candidates.rules[name or text] = {
+            rules[name or text] = {
                 value: read_rule(re.sub(_named(swept), f"({value!r})", text)) for value in values
             }
         else:
             rule = candidate if isinstance(candidate, Rule) else read_rule(text)
-            candidates.rules[name or text] = {None: rule}
-    if RECORDED in {**candidates.objectives, **candidates.rules}:
+            rules[name or text] = {None: rule}
+    if RECORDED in {**planned, **rules}:
         raise ConfigError(f"'{RECORDED}' is the run's own objective; choose another name")
-    if swept and not any(None not in rules for rules in candidates.rules.values()):
+    if swept and not any(None not in values for values in rules.values()):
         raise ConfigError(f"no rule reads '{swept}'. Give a rule such as 'prob < {swept}'")
-    return candidates
+    return planned, rules, swept
 
 
 def _named(name: str) -> str:

@@ -191,7 +191,7 @@ class _Replay:
     """
 
     def __init__(self, candidates: Candidates) -> None:
-        self.candidates = candidates
+        self.objectives, self.rules, self.swept = candidates
         self.replayed: dict[str, planning.Replayed] | None = None
         self.steps: dict[int, None] = {}
         self.refused: dict[str, Message] = {}
@@ -224,7 +224,7 @@ class _Replay:
             self.notes[_TRACES] = None
         objectives = {
             name: objective.resolved(longest) if isinstance(objective, Preset) else objective
-            for name, objective in self.candidates.objectives.items()
+            for name, objective in self.objectives.items()
         }
         for name, objective in {RECORDED: recorded, **objectives}.items():
             if any(isinstance(penalty, EntropyBonus) for penalty in objective.penalties):
@@ -256,7 +256,7 @@ class _Replay:
 
     def _selected(self, first: UpdateTable) -> Iterator[tuple[str, float | None, torch.Tensor]]:
         """The tokens of decided responses that each rule selects."""
-        for name, rules in self.candidates.rules.items():
+        for name, rules in self.rules.items():
             if name in self.refused:
                 continue
             read = [("rule", rule) for rule in rules.values()]
@@ -276,7 +276,7 @@ class _Replay:
         """
         if not self.steps:
             raise ConfigError(f"{source} has no recorded token, or none of this step")
-        names = {*self.candidates.objectives, *self.candidates.rules}
+        names = {*self.objectives, *self.rules}
         if names and names <= self.refused.keys():
             reasons = [Message(f"\n{name}: ", why) for name, why in self.refused.items()]
             raise ConfigError(f"nothing of this can be replayed on {source}", *reasons)
@@ -297,7 +297,7 @@ class _Replay:
             sweeps=pyarrow.Table.from_pylist(without_nan(sweeps)),
             refused=self.refused,
             notes=list(self.notes),
-            swept=self.candidates.swept,
+            swept=self.swept,
         )
 
 

@@ -14,8 +14,7 @@ from rlobj.objectives.plan import EFFECTS
 from rlobj.reporting import visible
 from rlobj.runs.layout import named_folder
 
-MetricLine = dict[str, Any]
-Lines = Sequence[MetricLine]
+Lines = Sequence[dict[str, Any]]
 
 
 @dataclass

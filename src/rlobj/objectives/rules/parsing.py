@@ -177,9 +177,7 @@ class _Parser:
 
     def build_Compare(self, node: ast.Compare) -> Expr:
         if len(node.ops) > 1:
-            self.fail(
-                "put each comparison in parentheses: (0 < prob) & (prob < 1)", node.comparators[0]
-            )
+            self.fail("put each comparison in parentheses: (0 < x) & (x < 1)", node.comparators[0])
         kind = type(node.ops[0])
         if kind not in _OPERATORS:
             self.fail("use <, <=, > or >= (equality of floats is never exact)", node)
