@@ -188,11 +188,6 @@ def test_explain_describes_each_rule_and_settings_without_effect() -> None:
     assert any("on-policy l = l0" in text for text in kl_cov.inert)
 
 
-def test_explain_names_a_gate_that_stays_shut() -> None:
-    objective = DAPO.replace(controllers={"W": Gate(target=0, on=2)}, reweight="W")
-    assert objective.explain().inert == ("W: nothing is below 0.0; the gate stays shut",)
-
-
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
 def test_explain_names_every_expression_and_column(name: str) -> None:
     objective = OBJECTIVES[name]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.primitives import Primitive
-from rlobj.objectives.controllers import AdaptiveGate, Gate
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import Expr, nodes
@@ -137,8 +136,8 @@ def _unnamed(expression: Expr) -> Iterator[Expr]:
 def _without_effect(terms: Terms, updates: int) -> list[str]:
     """Settings of the primitives that cannot act."""
     inert = []
-    for symbol, term in terms:
-        if isinstance(term, Surrogate) and updates == 1:
+    for _, term in terms if updates == 1 else ():
+        if isinstance(term, Surrogate):
             inert += [
                 f"the bounds of {_yaml(part)}: with one update per rollout every ratio is 1 "
                 "(use training.updates_per_step or training.passes > 1)"
@@ -147,13 +146,6 @@ def _without_effect(terms: Terms, updates: int) -> list[str]:
                 and getattr(part, "against", "old") == "old"
             ]
         # the gradient of k1 is that of l, also at l = l0
-        if (
-            isinstance(term, KL)
-            and term.against == "old"
-            and updates == 1
-            and term.estimator != "k1"
-        ):
+        if isinstance(term, KL) and term.against == "old" and term.estimator != "k1":
             inert.append(f"{_yaml(term)}: on-policy l = l0, so it has no gradient")
-        if isinstance(term, (Gate, AdaptiveGate)) and term.target <= 0:
-            inert.append(f"{symbol}: nothing is below {term.target}; the gate stays shut")
     return inert
