@@ -75,7 +75,7 @@ def answer(
     from rlobj.runs.configuration import read_settings
     from rlobj.settings.run_config import RunConfig
     from rlobj.sizing.memory import estimate
-    from rlobj.sizing.sizes import Size, card_bytes
+    from rlobj.sizing.sizes import Size, own_card
     from rlobj.training import Callback
 
     gpu, ranks = torch.cuda.is_available(), int(os.environ.get("WORLD_SIZE", "1"))
@@ -105,7 +105,7 @@ def answer(
         result = run("grpo", model.float(), sampler, given, Peaks(), Path(folder))
         if os.environ.get("RANK", "0") == "0":
             config = RunConfig(**read_settings(result.path))
-            memory = estimate(config, size, strategy, ranks, card_bytes())
+            memory = estimate(config, size, strategy, ranks, own_card())
             found["predicted"] = max(memory.needed.backward, memory.needed.optimizer)
     return found
 

@@ -372,6 +372,10 @@ def test_a_column_of_rollouts_counts_them_once() -> None:
     of_bucket = value("reward.mean(by='bucket')", [batch])
     assert of_bucket[0] == 1  # of group 0 rollout 7
     assert of_bucket[-1] == pytest.approx(1 / 3)  # of group 1 rollouts 2, 3 and 1
+    objective = Objective(columns={"bucket": "rollout"}, keep="bucket > 0")
+    ranks = [[batch], []]
+    plans = on_ranks(2, lambda at: objective.plan(ranks[at.rank], comm=at))
+    assert torch.equal(plans[0].weights[0], objective.plan([batch]).weights[0])
     wrong = batch.replace(columns={"bucket": torch.arange(11)[:, None]})
     with pytest.raises(BatchError, match="'bucket' has several values in a rollout"):
         value("bucket.mean()", [wrong.select([0, 2]), wrong.select([1])])

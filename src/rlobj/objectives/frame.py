@@ -262,8 +262,7 @@ class Frame:
     def _of_rows(self, values: Tensor, name: str, level: Level) -> Tensor:
         """Values of rows, [B], for turns or tokens; the rows of a rollout must have one value."""
         if level == Level.ROLLOUT and self.rollouts is not None:
-            exact = values.double() if values.is_floating_point() else values
-            first = self.rollouts.once(exact)[self.rollouts.number]
+            first = self.rollouts.once(values.double())[self.rollouts.number]
             what = f"column '{name}' has several values in a rollout"
             self.refuse((values != first) & self.decided_responses, what, level)
         return self._spread(values, Level.RESPONSE, level)
