@@ -233,7 +233,7 @@ def _from_tables(run: OpenRun, step: int | None, rule: Expr, trust: bool) -> _Re
     population = unknown = 0
     for update in run.tables(step, trust):
         observed, place = observed_again(update), (update.step, update.update)
-        every = observed.plan.found.in_phase.nonzero()[:, 0]
+        every = observed.plan.asked_clauses.in_phase.nonzero()[:, 0]
         rows = rows_of(observed, every, place, run.texts, context=0)
         selected = matching(rule, rows).to_numpy(zero_copy_only=False)
         unknown += pc.sum(undecided(rule, rows)).as_py() or 0

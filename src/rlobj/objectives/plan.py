@@ -83,7 +83,7 @@ class Plan:
     clauses: Clauses | None = None
 
     @property
-    def found(self) -> Clauses:
+    def asked_clauses(self) -> Clauses:
         """The clauses of a plan for which they were asked."""
         assert self.clauses is not None
         return self.clauses

@@ -36,7 +36,7 @@ def rows_of(
     logprobs, old, sampler = observed.logprobs[rows], old[rows], sampler[rows]
     per_token = {
         "weight": plan.weights[0][rows],
-        "factor": plan.found.factor[rows],
+        "factor": plan.asked_clauses.factor[rows],
         "advantage": plan.advantages[0][rows],
         "prob": logprobs.exp(),
         "old_prob": old.exp(),
@@ -54,9 +54,9 @@ def rows_of(
     distinct, which = np.unique(np.array(ids, np.int64), return_inverse=True)
     before, after = texts.contexts(observed.sequences, response, position, context)
     began = [each or None for each in observed.began] or [None] * len(table.ids)
-    codes, spurious = numpy(plan.found.codes[rows]), numpy(observed.spurious[rows])
+    codes, spurious = numpy(plan.asked_clauses.codes[rows]), numpy(observed.spurious[rows])
     causes = pyarrow.array(codes, mask=codes < 0)
-    effects, clauses = ([cause[part] for cause in plan.found.causes] for part in (0, 1))
+    effects, clauses = ([cause[part] for cause in plan.asked_clauses.causes] for part in (0, 1))
     columns |= {
         "step": np.full(len(rows), place[0]),
         "update": np.full(len(rows), place[1]),

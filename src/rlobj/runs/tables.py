@@ -91,7 +91,7 @@ def write_tables(
             "update": number,
             "objective": settings_of(observed.objective),
             "state": observed.state,
-            "causes": observed.plan.found.causes,
+            "causes": observed.plan.asked_clauses.causes,
             "reward_names": observed.table.reward_names,
             "reward_weights": observed.table.reward_weights,
         }
@@ -113,7 +113,7 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     run_columns = {f"{_OWN}{name}": column for name, column in table.columns.items()}
     of_responses = {f"{_OWN}{name}" for name in table.response_columns}
     values |= {name: column for name, column in run_columns.items() if name not in of_responses}
-    values |= {"weight": observed.plan.weights[0], "cause": observed.plan.found.codes}
+    values |= {"weight": observed.plan.weights[0], "cause": observed.plan.asked_clauses.codes}
     assert table.ids is not None
     lengths = numpy(table.lengths)
     prompts, tokens = ([sequence[part] for sequence in observed.sequences] for part in (0, 1))

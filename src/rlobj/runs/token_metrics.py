@@ -106,7 +106,7 @@ class _Tokens:
 
     @classmethod
     def of(cls, observed: ObservedUpdate) -> _Tokens:
-        clauses = observed.plan.found
+        clauses = observed.plan.asked_clauses
         rows = clauses.in_phase.nonzero()[:, 0]
         columns = (getattr(observed, name).detach()[rows].double() for name in POLICY)
         logprobs, entropy, collision, sensitivity = columns

@@ -34,5 +34,5 @@ def traced_update(path: Path) -> UpdateTable:
     objective = Objective()
     state = objective.init()
     plan = objective.plan([table], state, clauses=True)
-    decided = (objective, state, plan.weights[0], plan.found.codes, plan.found.causes)
+    decided = (objective, state, plan.weights[0], plan.asked_clauses.codes, plan.found.causes)
     return UpdateTable(1, 1, table, *decided, sequences, {"traces": True})

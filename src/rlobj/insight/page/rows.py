@@ -193,7 +193,7 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
     table, plan = update.table, observed.plan
     decided = table.decided.nonzero()[:, 0]
     rows = encoded(rows_of(observed, decided, (update.step, update.update), texts, context=0))
-    in_phase = pyarrow.array(numpy(plan.found.in_phase[decided]))
+    in_phase = pyarrow.array(numpy(plan.asked_clauses.in_phase[decided]))
     rows = rows.append_column("in_phase", in_phase)
     rows = rows.drop_columns(["before", "after"])  # the rows around say it
     per_token, per_response = _more_columns(observed)

@@ -85,7 +85,7 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
         planned.clipped = planned.clipped | ((above | below) & (plan.weights[0] != 0))
         planned.equal = planned.equal & (plan.weights[0] == recorded(batch, i).weights)
         for code, name in enumerate(EFFECTS):
-            planned.effect = planned.effect.masked_fill(plan.found.touched(name), code)
+            planned.effect = planned.effect.masked_fill(plan.asked_clauses.touched(name), code)
     return Planned(*(column[rows] for column in vars(planned).values()))
 
 
