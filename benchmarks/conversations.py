@@ -242,7 +242,7 @@ def opened(engine: str) -> Iterator[Any]:
     """A sampler of a tiny policy that never ends a response."""
     import torch
 
-    from rlobj.base.ports import free_port
+    from rlobj.base.addresses import free_port
     from rlobj.models.embedded import build_tokenizer
     from rlobj.samplers.transformers import TransformersSampler
     from rlobj.samplers.vllm import (

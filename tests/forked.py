@@ -30,7 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
-from rlobj.base.ports import free_port
+from rlobj.base.addresses import free_port
 
 IMPORTED = (
     "rlobj.training.loop.running",

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 from forked import WITH_VLLM, Forked, wait_until
 
-from rlobj.base.ports import free_port
+from rlobj.base.addresses import free_port
 
 READY = 400
 """Seconds for a server to start on a busy machine."""

@@ -19,7 +19,7 @@ from screens import COMMANDS
 from served import READY
 from tiny import save_tiny_policy
 
-from rlobj.base.ports import free_port
+from rlobj.base.addresses import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
-from rlobj.data.templates import fill_template
+from rlobj.training.loop.scores import fill_template
 
 PROBLEM = Problem("7", "1 + 1 = ?", "2", {"level": 3, "day": datetime.date(2026, 1, 2)})
 NAME = "scores.hinted.prompt"

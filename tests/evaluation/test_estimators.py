@@ -23,8 +23,7 @@ from rlobj.evaluation.estimators import (
     share_interval,
     sign_flip_test,
 )
-from rlobj.evaluation.graded import GradedProblem
-from rlobj.evaluation.votes import Votes, count_votes
+from rlobj.evaluation.graded import GradedProblem, Votes, count_votes
 
 # pass@k
 

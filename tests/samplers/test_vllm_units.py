@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.base.ports import free_port
 from rlobj.installation import check_version
 from rlobj.samplers.vllm import extension, installed
 from rlobj.samplers.vllm.broadcast import WeightGroup

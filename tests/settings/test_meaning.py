@@ -8,9 +8,8 @@ import pytest
 from setting_names import setting_meanings
 
 from rlobj.base.errors import ConfigError
-from rlobj.settings.building import build_config, compose
+from rlobj.settings.building import build_config, compose, meaning_of, synonyms
 from rlobj.settings.layers import nested
-from rlobj.settings.meaning import meaning_of, synonyms
 
 SETTINGS = {*setting_meanings()}
 

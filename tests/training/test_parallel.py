@@ -14,8 +14,8 @@ import torch
 from forked import ON_CPUS, run_ranks
 from parallel_worker import END, assert_alike
 
+from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError
-from rlobj.base.ports import free_port
 from rlobj.training.parallel import open_parallel
 
 WORKER = Path(__file__).with_name("parallel_worker.py")

@@ -25,7 +25,7 @@ from runs import (
 from tiny import tiny_config
 
 import rlobj
-from rlobj.base.ports import free_port
+from rlobj.base.addresses import free_port
 from rlobj.base.yaml import load_yaml
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.runs.checkpoints import newest_checkpoint, read_state

@@ -28,7 +28,7 @@ def chat_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(chat_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of `rlobj serve` with the policy; its key is where a trainer finds it."""
-    from rlobj.base.ports import free_port
+    from rlobj.base.addresses import free_port
 
     if not SERVING.exists():
         pytest.skip(f"no environment with vLLM in {SERVING.parent.parent}: type .ci/run")

@@ -1,6 +1,7 @@
 """Addresses of servers."""
 
 import contextlib
+import socket
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -30,3 +31,14 @@ def require_address(url: str) -> str:
 
 Address = Annotated[str, AfterValidator(require_address)]
 """The address of a server."""
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that is not in use now.
+
+    Args:
+        address: the address to check; "" = all addresses of this machine.
+    """
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

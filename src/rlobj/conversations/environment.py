@@ -154,9 +154,8 @@ def checked_turn(turn: Any, name: str) -> Turn:
         heard = [{"role": "user", "content": heard}]
     right = None if right is None else bool(right)
     restart = checked_messages(turn.restart, f"{name} returned restart with", "")
-    if not isinstance(turn.calls, Sequence):
-        raise RunError(f"{name} returned calls={shown(turn.calls)}; expected a list of Call")
-    calls = [_checked_call(call, name) for call in turn.calls]
+    calls = turn.calls if isinstance(turn.calls, Sequence) else [turn.calls]
+    calls = [_checked_call(call, name) for call in calls]
     if (restart and (heard or turn.done or calls)) or (turn.done and calls):
         raise RunError(
             f"{name} returned Turn(restart=...) or Turn(calls=...) with what cannot be beside it; "

@@ -661,7 +661,7 @@ class Frame:
         if undefined is not None:
             data = data.masked_fill(undefined, 0)
         if level == Level.TURN and self.rollouts is not None:
-            unit, data, undefined, back = self._turns_of_rollouts(data.double(), undefined)
+            unit, data, undefined, back = self._turns_of(self.rollouts, data.double(), undefined)
         sizes = unit.bincount()
         positions = torch.arange(len(unit), device=self.device) - (sizes.cumsum(0) - sizes)[unit]
         if node.method == "suffix_sum":
@@ -679,8 +679,8 @@ class Frame:
         reached = along(undefined.double(), 1.0) > 0
         return self._finite(node, Values(sums, reached.to(torch.uint8)))
 
-    def _turns_of_rollouts(
-        self, data: Tensor, undefined: Tensor | None
+    def _turns_of(
+        self, rollouts: Rollouts, data: Tensor, undefined: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The turns of all ranks, in their order in each rollout.
 
@@ -688,9 +688,7 @@ class Frame:
             The rollout of each turn, its number, where it is undefined, and the places of this
             rank's turns.
         """
-        table, rollouts = self.table, self.rollouts
-        assert rollouts is not None
-        numbers = table.turn_numbers[table.turn_starts]
+        table, numbers = self.table, self.table.turn_numbers[self.table.turn_starts]
         missing = torch.zeros_like(data) if undefined is None else undefined.double()
         names = torch.stack([rollouts.number[table.of_turns], numbers], 1)
         names, start = statistics.gather(names, self.comm)

@@ -63,7 +63,8 @@ class Recorder:
 
     def _chosen(self, step: int, update: int, observed: ObservedUpdate) -> torch.Tensor:
         """The tokens of this rank that are recorded, int [M]; the update is counted, too."""
-        clauses, table, most = observed.plan.asked_clauses, observed.table, self._config.output.records
+        clauses, table = observed.plan.asked_clauses, observed.table
+        most = self._config.output.records
         assert table.ids is not None
         touched, wrong = clauses.codes >= 0, observed.spurious == 1
         marked = clauses.in_phase & (touched | wrong)

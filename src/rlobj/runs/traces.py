@@ -32,7 +32,7 @@ def traced_update(path: Path) -> UpdateTable:
         with path.open("rb") as file:
             table, sequences = read_traces(line for line in file if line.strip())
     objective = Objective()
-    state = objective.init()
-    plan = objective.plan([table], state, clauses=True)
-    decided = (objective, state, plan.weights[0], plan.asked_clauses.codes, plan.found.causes)
+    plan = objective.plan([table], clauses=True)
+    clauses = plan.asked_clauses
+    decided = (objective, objective.init(), plan.weights[0], clauses.codes, clauses.causes)
     return UpdateTable(1, 1, table, *decided, sequences, {"traces": True})

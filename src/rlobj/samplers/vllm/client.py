@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError, RunError, Setting
-from rlobj.base.ports import free_port
 from rlobj.installation import check_version
 from rlobj.samplers.types import Feed, SamplingSettings, WeightsLost
 from rlobj.samplers.vllm.auth import is_local

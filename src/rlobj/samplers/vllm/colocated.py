@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.base.ports import free_port
 from rlobj.samplers.types import Feed
 from rlobj.samplers.vllm.extension import EXTENSION
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu

@@ -27,9 +27,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from rlobj.base.addresses import free_port
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.files import last_lines
-from rlobj.base.ports import free_port
 from rlobj.base.processes import ending
 
 GRACE = 10.0

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError, MissingExtra, Setting
 from rlobj.base.launched import absent_variables
-from rlobj.base.ports import free_port
 from rlobj.base.seeds import seed_generators
 from rlobj.training.parallel.fsdp2 import FullySharded
 from rlobj.training.parallel.strategies import Parallel, Replicated
