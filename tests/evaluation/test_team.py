@@ -15,7 +15,7 @@ from forked import call_in_ranks
 
 import rlobj
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.evaluation import team
+from rlobj.evaluation.evaluating import Team
 
 ROWS = [{"id": f"p{a}", "problem": f"{a}+1=", "answer": str(a + 1)} for a in range(4)]
 QUICK: dict[str, Any] = {"n": 3, "max_tokens": 6, "template": "{prompt}", "reward": "exact"}
@@ -27,7 +27,7 @@ def test_each_response_is_of_one_process_and_neighbours_are_of_several(count, si
     for rank in range(size):
         state = Mock(process_index=rank, num_processes=size)
         state.split_between_processes = PartialState.split_between_processes.__get__(state)
-        one = team.Team(alone=True)
+        one = Team(alone=True)
         one._state, one.rank, one.size = state, rank, size
         shares.append(one.share(range(count)))
     assert shares == [list(range(count))[rank::size] for rank in range(size)]
@@ -61,7 +61,7 @@ def test_each_of_several_processes_returns_the_result_of_one(policy, tmp_path) -
 
 def waits_for_one_that_ends(rank: int, size: int, folder: str) -> None:
     """Two processes meet; then the second is killed, and the first says that it waits in vain."""
-    processes = team.Team(alone=False)
+    processes = Team(alone=False)
     processes.meet()
     if rank:
         os._exit(0)

@@ -158,7 +158,10 @@ def test_levels_are_written_and_read_again() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"columns": {"outcome": "group"}}, "columns.outcome: .*'token', 'turn' or 'response'"),
+        (
+            {"columns": {"outcome": "group"}},
+            "columns.outcome: .*'token', 'turn', 'response' or 'rollout'",
+        ),
         ({"drop": "reward < reward.mean(by='state')"}, "by='state': expected one of update, group"),
         (
             {"columns": {"state": "turn"}, "drop": "reward < reward.mean(by='stat')"},

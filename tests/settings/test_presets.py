@@ -17,7 +17,17 @@ from rlobj.settings.presets import difference, merge, preset_names
 
 DAPO = Objective(surrogate=Clip(low=0.2, high=0.28))
 JUSTRL = DAPO.replace(surrogate=Clip(low=0.2, high=0.28, dual=10))
-PINNED = {"ar", "ar-lopti", "lopti", "clip-cov", "cppo", "dppo-kl", "m2po", "opsm"}
+PINNED = {
+    "agent-lightning",
+    "ar",
+    "ar-lopti",
+    "clip-cov",
+    "cppo",
+    "dppo-kl",
+    "lopti",
+    "m2po",
+    "opsm",
+}
 """These keep the full divisor."""
 
 

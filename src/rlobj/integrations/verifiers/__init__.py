@@ -20,7 +20,7 @@ def token_batch(traces: Iterable[Any]) -> TokenBatch:
 
     A token that several branches share is trained in the first of them, and is context in the
     others. A branch without a trained token is no row; a trace without one is an empty row. Traces
-    of agents that do not train are left out. The columns, each where a trace has it:
+    of agents that do not train are left out. The columns, each if all decided traces have it:
 
         rollouts          the number of the trace
         groups            the traces of a group, else of a task, and in it of an agent
