@@ -175,9 +175,15 @@ class Conversations:
     async def _converse(self, sampling: Sampling, problem: Problem, place: Place) -> list[Response]:
         """Hold a conversation; the rows of its rollout."""
         async with self._begun(problem) as (environment, row):
-            most = self.settings.max_turns, sampling.settings.longest_rollout
-            voice = self._rendering, self._reader
-            rollout = OpenRollout(sampling, place, *voice, *most, [row])
+            rollout = OpenRollout(
+                sampling,
+                place,
+                self._rendering,
+                self._reader,
+                turns=self.settings.max_turns,
+                tokens=sampling.settings.longest_rollout,
+                rows=[row],
+            )
             await self._speak(environment, rollout)
         sampling.feed.leave()
         return rollout.responses()
@@ -340,7 +346,7 @@ class Conversations:
             The limit that leaves no room for them; "" = they have answered.
         """
         share, feed, voice = len(calls), rollout.sampling.feed, self._rendering
-        limits = (rollout.turns_left - 1) // share, rollout.tokens_left // share
+        turns, tokens = (rollout.turns_left - 1) // share, rollout.tokens_left // share
         agents: list[tuple[ToolEnvironment, OpenRollout]] = []
         for index, call in enumerate(calls):
             pool = ToolPool(self.settings.model_copy(update={"tools": ()}), call.tools)
@@ -348,12 +354,18 @@ class Conversations:
             rendering = Rendering(voice.tokenizer, voice.chat, schemas)
             reader = CallReader(rendering, self.settings.calls) if schemas else None
             row = Row(array("i", rendering.opening(call.messages)), [*call.messages], "call")
-            place = (*rollout.place, rollout.count - 1, index)
-            context = rollout.sampling, place, rendering, reader
-            agent = OpenRollout(*context, *limits, [row], rollout.version)
+            agent = replace(
+                rollout,
+                place=(*rollout.place, rollout.count - 1, index),
+                rendering=rendering,
+                reader=reader,
+                turns=turns,
+                tokens=tokens,
+                rows=[row],
+            )
             agents.append((ToolEnvironment(pool), agent))
-            if limits[0] < 1 or agent.room(row, 0, self._context) < 1:
-                return "tokens" if limits[0] else "turns"
+            if turns < 1 or agent.room(row, 0, self._context) < 1:
+                return "tokens" if turns else "turns"
         others = [*range(share - 1)]
         feed.leave(-len(others))
 

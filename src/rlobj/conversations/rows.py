@@ -138,9 +138,15 @@ class OpenRollout:
         ids = range(self.place[1], self.place[1] + len(self.rows) * ROWS, ROWS)
         return [
             Response(
-                *(row.prompt, row.tokens, row.logprobs, row.turns[-1].text),
-                "stop" if row.turns[-1].end in ("done", "") else "length",
-                *(self.version, row.turns, row.began, number),
+                prompt=row.prompt,
+                tokens=row.tokens,
+                logprobs=row.logprobs,
+                text=row.turns[-1].text,
+                finish="stop" if row.turns[-1].end in ("done", "") else "length",
+                weight_version=self.version,
+                turns=row.turns,
+                began=row.began,
+                id=number,
             )
             for number, row in zip(ids, self.rows, strict=True)
         ]

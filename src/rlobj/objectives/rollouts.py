@@ -50,9 +50,9 @@ class Rollouts:
         places, mine = torch.arange(len(every), device=ids.device), slice(start, start + len(ids))
         stands = places.new_full(names.shape, len(places)).scatter_reduce(0, number, places, "amin")
         first = stands[number]
+        named = every if rows is None else statistics.gather(rows, comm)[0]
         for name, column in columns.items():
-            assert rows is not None
-            values, named = (statistics.gather(part, comm)[0] for part in (column, rows))
+            values, _ = statistics.gather(column, comm)
             same = (values == values[first]) | (values.isnan() & values[first].isnan())
             same = same.all(1) if same.dim() == 2 else same
             for place in (~same).nonzero().flatten().tolist():

@@ -144,7 +144,8 @@ class TokenBatch:
         self._check_shapes(names)
         if not {"lengths", "turn", "turn_reward"}.isdisjoint(names):
             self._check_turns()
-        if self.rollouts is not None:
+        of_rollouts = {"rollouts", "groups", "rewards", "lengths", "turn"}
+        if self.rollouts is not None and not of_rollouts.isdisjoint(names):
             alike = {"groups": self.groups, "rewards": self.alike_rewards}
             Rollouts.of(self.rollouts, SingleProcess(), self.response_ids, **alike)
             if self.turn is not None:
