@@ -88,7 +88,9 @@ class Response:
         text: `tokens` decoded without special tokens; a stop string is included.
         finish: "stop" = an EOS token or a stop string; "length" = `max_tokens` reached. Of a
             conversation: "stop" = it was done, or went on in another row; "length" = it was cut.
-        weight_version: the version of the last `sync`; 0 before the first.
+        weight_version: the version of the weights at its end; 0 before the first `sync`.
+        versions: (version, number of tokens) of each run of tokens that weights of one version
+            drew, in order; () = all are of `weight_version`.
         turns: of a conversation: its turns; `tokens` and `logprobs` are those of all turns, and
             `text` is that of the last one. () = the response is one turn.
         began: why this row of its rollout began: "" = with the rollout, "restart" = the
@@ -112,6 +114,7 @@ class Response:
     text: str
     finish: Literal["stop", "length"]
     weight_version: int
+    versions: Sequence[tuple[int, int]] = ()
     turns: Sequence[TurnRecord] = ()
     began: Literal["", "restart", "call"] = ""
     id: int = 0
@@ -128,6 +131,7 @@ class Response:
         self.prompt, self.tokens = packed("i", self.prompt), packed("i", self.tokens)
         self.logprobs, self.turns = packed("f", self.logprobs), tuple(self.turns)
         self.length = len(self.tokens) or self.length
+        self.versions = tuple(self.versions) or ((self.weight_version, self.length),)
 
     @property
     def interleaved(self) -> Sequence[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
@@ -125,13 +126,18 @@ class Feed(Generic[Item]):
     Args:
         items: the first ones.
         sources: how many put items in, one at a time each.
+        together: an engine that draws in batches waits for an item of each source, so that the same
+            items are drawn together in every run; False = an item joins those that are being drawn.
 
     Attributes:
         sources: those that may put in another item.
+        together: as given.
     """
 
-    def __init__(self, items: Iterable[Item] = (), *, sources: int = 1) -> None:
-        self.sources = sources
+    def __init__(
+        self, items: Iterable[Item] = (), *, sources: int = 1, together: bool = True
+    ) -> None:
+        self.sources, self.together = sources, together
         self._items, self._closed = [*items], False
         self._changed = threading.Condition()
 
@@ -180,6 +186,28 @@ class Feed(Generic[Item]):
             return taken if taken or not self._closed else None
 
 
+class Between:
+    """Lets one thread work in a loop of steps, and another one between two steps, without waiting
+    for more than one of them."""
+
+    def __init__(self) -> None:
+        self._asked, self._held = threading.RLock(), threading.RLock()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step of the loop: it begins when nobody else works, or waits for it."""
+        with self._asked:
+            pass
+        with self._held:
+            yield
+
+    @contextmanager
+    def steps(self) -> Iterator[None]:
+        """Inside, the loop of another thread does not go on."""
+        with self._asked, self._held:
+            yield
+
+
 class Sampler(Protocol):
     """Draws responses from the current policy."""
 
@@ -187,6 +215,10 @@ class Sampler(Protocol):
     """The dtype in which `sync` expects weights; None = the trainer's dtype."""
     same_tensors: bool
     """Whether `sync` receives the trainer's tensors in the engine's process, and not copies."""
+    syncs_in_flight: bool
+    """Whether all methods may be called while `stream` draws in another thread. Then `sync` gives
+    responses that are being drawn the new weights between two tokens, and they go on; the response
+    says in `versions` which tokens are of which weights."""
 
     @property
     def context(self) -> int | None:

@@ -50,6 +50,20 @@ class SamplingConfig(SamplingSettings):
     async_depth: int = Field(default=0, ge=0)
     """number of rollouts sampled ahead; samples are exactly this many steps old; 0 = sample, then
     train"""
+    schedule: Literal["steps", "continuous"] = "steps"
+    """steps: the responses of a step are drawn together, `async_depth` steps ahead, and a run can
+    be repeated; continuous: responses are drawn all the time, a step trains on the first groups
+    that are complete, and those in flight go on with the new weights after it"""
+    in_flight: int | None = Field(default=None, ge=1)
+    """with `continuous`: prompts, over all ranks, whose responses are drawn or wait for a step;
+    null = twice `prompts_per_step`"""
+    max_staleness: int = Field(default=4, ge=0)
+    """with `continuous`: a group with a token of older weights than this many steps is drawn
+    again"""
+    recompute_cache: bool = True
+    """with `continuous`: after each step, the keys and values of responses in flight are computed
+    again with the new weights, so that log-probs are exactly theirs; false = those of the old
+    weights are kept, which is faster"""
     max_logprob_gap: float | Literal["auto"] = "auto"
     """the run stops if the mean |sampler - trainer| log-prob of fresh samples exceeds this, in nats
     (auto: ten times the first step's, at most 0.001 in float32 and 0.1 in bfloat16, and limits of
