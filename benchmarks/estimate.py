@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.harness import Table, ask, main, note, peak_mib, return_freed_memory
-from benchmarks.rollouts import PROMPT, RandomSampler, run
+from benchmarks.made_up import PROMPT, RandomSampler, run
 
 NAMES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads")
 NAMES += ("head_dim", "intermediate_size", "vocab_size", "tie_word_embeddings")

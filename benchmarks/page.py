@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Table, main, note, of_tests, peak_mib
-from benchmarks.rollouts import lognormal_lengths, made_up_update
+from benchmarks.made_up import lognormal_lengths, made_up_update
 from rlobj.insight.page.writing import write_inspection_page
 from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.tables import write_tables

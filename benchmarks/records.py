@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.harness import Table, asked, cpu_seconds, main
-from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
+from benchmarks.made_up import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop import opening

@@ -19,7 +19,7 @@ from benchmarks.harness import (
     peak_above,
     return_freed_memory,
 )
-from benchmarks.rollouts import made_up_update
+from benchmarks.made_up import made_up_update
 from rlobj import replay
 from rlobj.runs.tables import write_tables
 

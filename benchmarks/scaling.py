@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.harness import Table, asked, main, medians
-from benchmarks.rollouts import PROMPT, RandomSampler, lognormal_lengths, train
+from benchmarks.made_up import PROMPT, RandomSampler, lognormal_lengths, train
 
 LENGTH, BUDGET, SIGMA = 112, 1024, 0.8
 """Tokens of a response, of 128 with its prompt; of a micro-batch; sigma on several processes."""

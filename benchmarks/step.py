@@ -21,7 +21,7 @@ import torch
 
 from benchmarks import harness
 from benchmarks.harness import Table, asked, cpu_seconds, medians
-from benchmarks.rollouts import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy, train
+from benchmarks.made_up import PROMPT, RIGHT, RandomSampler, lognormal_lengths, make_policy, train
 from rlobj import Objective, TokenBatch, load_preset
 from rlobj.samplers import Response, SamplingSettings
 from rlobj.scoring import PolicyScorer

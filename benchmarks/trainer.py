@@ -36,8 +36,8 @@ from typing import Any
 import rlobj
 from benchmarks import in_trl
 from benchmarks.harness import Table, ask, main, medians, note, peak_mib, ratio
+from benchmarks.made_up import QUIET
 from benchmarks.real_model import real_model
-from benchmarks.rollouts import QUIET
 from benchmarks.trainer_work import REAL, Work, prepare
 from rlobj.data import DataConfig, ProblemStream, load_problems
 from rlobj.settings.training import TrainingConfig
