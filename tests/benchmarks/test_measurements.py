@@ -14,6 +14,7 @@ from benchmarks import (
     heads,
     page,
     plan,
+    rollouts,
     step,
     trainer,
     verifier,
@@ -175,3 +176,15 @@ def test_the_kept_verdicts_of_other_graders_are_on_the_blind_rows() -> None:
         for own in kept.values():
             assert own[suite]["rows"] == rows
             assert len(own[suite]["verdicts"]) == len(verifier.blind(suite))
+
+
+# rollouts
+
+
+def test_simulated_rollouts_wait_less_and_are_as_old_as_the_schedule_says() -> None:
+    lengths = (400, 0.8, 4000)
+    found = {arm: rollouts.best(8, lengths, arm, 12) for arm in rollouts.ARMS}
+    assert [found[arm]["stale"] for arm in ("depth 0", "depth 1")] == pytest.approx([0, 1])
+    assert 1 < found["continuous"]["stale"] < 3
+    assert found["continuous"]["most"] <= rollouts.MAX_STALENESS
+    assert found["continuous"]["rate"] > found["depth 1"]["rate"] > 0
