@@ -1,7 +1,5 @@
 """`rlobj diagnose`: what is wrong with runs."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`rlobj serve`: a vLLM server that trainers sample from and push weights to."""
 
-from __future__ import annotations
-
 import signal
 from typing import Annotated
 

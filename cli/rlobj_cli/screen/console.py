@@ -13,8 +13,6 @@ An error is one message without a traceback, and the exit code:
 `RLOBJ_TRACEBACK=1` in the environment shows where an error came from.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex
@@ -26,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CalledProcessError
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -36,9 +34,6 @@ from typer.core import TyperGroup
 
 from rlobj.base.errors import Argument, ConfigError, Message, RlobjError, RunError, Setting
 from rlobj.reporting.terminal import Screen, say, shown_lines
-
-if TYPE_CHECKING:
-    from rlobj.objectives.explanation import Explanation
 
 FAILED = 1
 WRONG_INPUT = 2
@@ -172,7 +167,7 @@ def show_page(console: Console, path: Path) -> None:
     console.print(Text(f"{path}  {size:.1f} MB, opens in a browser"), soft_wrap=True)
 
 
-def show_explanation(console: Console, explanation: Explanation) -> None:
+def show_explanation(console: Console, explanation: object) -> None:
     """Print the formula, the rules, the columns that are read, and settings without effect."""
     text = Text(shown_lines(str(explanation)))
     text.highlight_regex(r"(?m)^(\w+(?=  |:)|loss.* = .*)", "bold cyan")

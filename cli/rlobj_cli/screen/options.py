@@ -1,17 +1,11 @@
 """Options that several commands have, what they set, and a group with a command without a name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-
-if TYPE_CHECKING:
-    from rlobj.settings.layers import Layer
-
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN", help="Folders of runs, finished or not.")
@@ -125,7 +119,7 @@ SETTINGS = {
 """The setting of each option that stands for one."""
 
 
-def setting_layers(options: Mapping[str, Any]) -> list[Layer]:
+def setting_layers(options: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """The options that stand for settings, as layers with their names, and above them `--set`.
 
     Args:

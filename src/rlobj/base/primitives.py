@@ -8,8 +8,6 @@ class name in snake_case. In YAML:
     surrogate: {kind: custom, target: "my_pkg.losses:MySurrogate"}   # a class that can be imported
 """
 
-from __future__ import annotations
-
 import re
 import types
 from collections.abc import Sequence
@@ -35,7 +33,7 @@ class Primitive(Model):
 
     kind: ClassVar[str] = ""
     origin: ClassVar[str] = ""
-    registry: ClassVar[dict[str, type[Primitive]]] = {}
+    registry: ClassVar[dict[str, "type[Primitive]"]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,7 +1,5 @@
 """Pydantic models whose error lists all mistakes, each with its path and the nearest name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
@@ -22,7 +20,7 @@ class UnknownKey(Message):
     known: Sequence[str]
 
     @classmethod
-    def among(cls, key: str, known: Sequence[str]) -> UnknownKey:
+    def among(cls, key: str, known: Sequence[str]) -> "UnknownKey":
         """The message about a key."""
         message = cls("unknown key.", nearest(key, known))
         message.known = known

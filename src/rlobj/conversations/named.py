@@ -5,8 +5,6 @@
 What the user's code prints is not shown.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +71,7 @@ class NamedEnvironments:
         self.schemas = first.schemas
         first.end()
 
-    def __call__(self) -> NamedEnvironment:
+    def __call__(self) -> "NamedEnvironment":
         """The environment of a conversation.
 
         Raises:

@@ -5,8 +5,6 @@ passed from Python are called in threads of this process; an `async` one has the
 Nothing that a tool does raises an exception here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -14,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.showing import shown
@@ -78,7 +76,7 @@ class ToolPool:
         self._named = {name: tool for name, tool in self._tools.items() if isinstance(tool, str)}
         self._pool = self._opened(settings.workers)
 
-    def __enter__(self) -> ToolPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

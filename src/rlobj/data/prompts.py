@@ -1,18 +1,13 @@
 """Turn problems into prompts: text, and the token ids that a model continues."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlobj.base.errors import ConfigError, Setting, nearest
 from rlobj.data.problems import Problem
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 PLAIN_TEMPLATE = "{prompt}"
 """Only the question."""
@@ -86,7 +81,7 @@ class Chat:
 
     def rendered(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Any,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         *,
@@ -109,7 +104,7 @@ class Chat:
             return str(
                 tokenizer.apply_chat_template(
                     [dict(message) for message in messages],
-                    [dict(message) for message in tools] or None,  # pyright: ignore[reportArgumentType]
+                    [dict(message) for message in tools] or None,
                     tokenize=False,
                     add_generation_prompt=more,
                     **self.arguments,
@@ -120,7 +115,7 @@ class Chat:
             raise ConfigError(what, Setting("model.chat_template", False)) from error
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | None) -> list[int]:
+def encode_prompt(tokenizer: Any, text: str, chat: Chat | None) -> list[int]:
     """Return the token ids of a formatted prompt.
 
     With `chat`, the text becomes the user's message in the tokenizer's chat template, followed by
@@ -142,7 +137,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, text: str, chat: Chat | No
     return checked_prompt(ids if chat else with_bos(tokenizer, ids), text)
 
 
-def with_bos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
+def with_bos(tokenizer: Any, ids: list[int]) -> list[int]:
     """Token ids after the BOS token, if the tokenizer uses one and they do not start with it."""
     bos = tokenizer.bos_token_id
     if isinstance(bos, int) and ids[:1] != [bos] and _begins_with(bos, tokenizer):
@@ -162,6 +157,6 @@ def checked_prompt(ids: list[int], text: str) -> list[int]:
 
 
 @functools.lru_cache(8)
-def _begins_with(bos: int, tokenizer: PreTrainedTokenizerBase) -> bool:
+def _begins_with(bos: int, tokenizer: Any) -> bool:
     """Whether a tokenizer adds its BOS token to a text, whatever the text is."""
     return tokenizer("1", add_special_tokens=True)["input_ids"][:1] == [bos]

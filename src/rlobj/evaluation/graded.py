@@ -1,7 +1,5 @@
 """Graded responses of an evaluation, by benchmark and problem, with every number of them."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics
@@ -12,7 +10,7 @@ from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -136,7 +134,7 @@ class GradedProblem:
         """The votes of the responses for their answers."""
         return count_votes(self.grades)
 
-    def without_texts(self) -> GradedProblem:
+    def without_texts(self) -> "GradedProblem":
         """Its id with the grades and lengths of its responses: what the ranks of a run exchange."""
         responses = (
             replace(r, text="", turns=(), grade=replace(r.grade, answer=None, feedback=""))
@@ -169,7 +167,7 @@ class GradedBenchmark:
     verdicts: bool | None = None
 
     @classmethod
-    def of(cls, samples: Samples, benchmark: str, problems: Iterable[Problem]) -> GradedBenchmark:
+    def of(cls, samples: Samples, benchmark: str, problems: Iterable[Problem]) -> Self:
         """Those that are stored of a benchmark; problems without a grade are left out."""
         grades = samples.grades
         keys = sorted(key for key in grades if key[0] == benchmark)

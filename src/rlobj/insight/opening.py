@@ -1,7 +1,5 @@
 """A run that is opened for insight: its settings, metrics, record, full tables and token texts."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -22,7 +20,7 @@ from rlobj.runs.texts import TokenTexts
 from rlobj.runs.traces import is_traces, traced_update
 
 
-def open_run(folder: Path | str) -> OpenRun:
+def open_run(folder: Path | str) -> "OpenRun":
     """Open a run, finished or not. Nothing that its files name is imported.
 
     Raises:

@@ -3,8 +3,6 @@
 Its accuracy or reward, its entropy, its calls of tools, and its dropped and spurious tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +47,7 @@ class Outcome:
     lines: Sequence[Line]
 
     @classmethod
-    def read(cls, run: Path | str) -> Outcome:
+    def read(cls, run: Path | str) -> "Outcome":
         """Read a run.
 
         Raises:

@@ -1,20 +1,15 @@
 """Where a model can be: a folder, a GGUF file, or an id on the Hugging Face hub."""
 
-from __future__ import annotations
-
 import contextlib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlobj.base.digests import MODEL_FILES, model_digest
 from rlobj.base.errors import ConfigError, MissingExtra, nearest
 from rlobj.base.paths import path_of
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.layout import is_run
-
-if TYPE_CHECKING:
-    from rlobj.settings.run_config import ModelConfig
+from rlobj.settings.run_config import ModelConfig
 
 
 def require_model(name: str) -> None:

@@ -4,10 +4,8 @@
 be written as JSON.
 """
 
-from __future__ import annotations
-
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, SerializeAsAny, field_validator, model_validator
 
@@ -128,7 +126,7 @@ class AdaptiveGate(Controller):
     """value while the number is not below the target"""
 
     @model_validator(mode="after")
-    def _ordered(self) -> AdaptiveGate:
+    def _ordered(self) -> Self:
         if not self.low <= self.start <= self.high:
             raise ConfigError(f"expected low <= start <= high, got {self.start}")
         return self

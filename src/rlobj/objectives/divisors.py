@@ -6,8 +6,6 @@ i is a rollout: B is the number of rollouts with at least one counted token, and
 all its rows. With `of: row` every row counts, as in trainers that average rows.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch
@@ -38,7 +36,7 @@ class Divisor(Primitive):
         """
         raise NotImplementedError
 
-    def resolve(self, max_tokens: int) -> Divisor:
+    def resolve(self, max_tokens: int) -> "Divisor":
         """This divisor with the number of tokens in place of "max_tokens"."""
         return self
 
@@ -112,7 +110,7 @@ class FixedLength(_OfRollouts):
         tokens, number = self._sizes(counted, table, comm)
         return torch.full_like(tokens, float(number * self.length))
 
-    def resolve(self, max_tokens: int) -> FixedLength:
+    def resolve(self, max_tokens: int) -> "FixedLength":
         number = max_tokens if self.length == "max_tokens" else self.length
         return FixedLength(length=number, over=self.over, of=self.of)
 

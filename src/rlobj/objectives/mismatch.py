@@ -6,10 +6,8 @@ weights. The factor is the importance weight between the two, truncated or maske
 `sampler_logprobs` is NaN has d = 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import BeforeValidator, SerializeAsAny, model_validator
@@ -49,7 +47,7 @@ class Mismatch(Primitive):
         raise NotImplementedError
 
     def clauses(
-        self, gap: Tensor, table: TokenBatch, settings: Mismatch
+        self, gap: Tensor, table: TokenBatch, settings: "Mismatch"
     ) -> Iterator[tuple[str, str, Tensor]]:
         """What the correction does at its bounds: effect, clause, and the tokens, bool [N].
 
@@ -100,7 +98,7 @@ class Mask(Mismatch):
     """C_max, absolute"""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Mask:
+    def _ordered(self) -> Self:
         if isinstance(self.low, float) and isinstance(self.high, float) and self.low > self.high:
             raise ConfigError(f"expected low <= high, got {self.low} and {self.high}")
         return self

@@ -8,8 +8,6 @@ micro-batch, with gradient. The losses of all micro-batches on all ranks add up 
 the whole update.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import traceback
@@ -70,7 +68,7 @@ def _reporting(method: Method) -> Method:
     """A method in which an error of a class of one's own is a BatchError with its file and line."""
 
     @functools.wraps(method)
-    def reporting(self: Objective, *arguments: Any, **settings: Any) -> Any:
+    def reporting(self: "Objective", *arguments: Any, **settings: Any) -> Any:
         try:
             return method(self, *arguments, **settings)
         except RlobjError:
@@ -181,7 +179,7 @@ class Objective(Model):
 
     # Copies with changes.
 
-    def replace(self, **fields: Any) -> Objective:
+    def replace(self, **fields: Any) -> "Objective":
         """A copy with other fields: `dapo.replace(divisor=SequenceMean())`."""
         current = {
             f.alias or name: getattr(self, name) for name, f in type(self).model_fields.items()
@@ -190,23 +188,23 @@ class Objective(Model):
 
     but = replace
 
-    def keep(self, rule: rules.Rule | str) -> Objective:
+    def keep(self, rule: rules.Rule | str) -> "Objective":
         """A copy that keeps only the rule's tokens, of those that were kept before."""
         rule = self._read(rule)
         return self.replace(keep=rule if self.keep_rule is None else self.keep_rule & rule)
 
-    def drop(self, rule: rules.Rule | str) -> Objective:
+    def drop(self, rule: rules.Rule | str) -> "Objective":
         """A copy that also drops the rule's tokens."""
         rule = self._read(rule)
         return self.replace(drop=rule if self.drop_rule is None else self.drop_rule | rule)
 
-    def reweight(self, weight: rules.Number | str | float) -> Objective:
+    def reweight(self, weight: rules.Number | str | float) -> "Objective":
         """A copy with ω multiplied by `weight`."""
         with rules.reading(self._scope):
             number = rules.read_number(weight)
         return self.replace(reweight=number if self.weight is None else self.weight * number)
 
-    def split(self, rule: rules.Rule | str) -> Objective:
+    def split(self, rule: rules.Rule | str) -> "Objective":
         """A copy with two phases of updates: the rule's tokens, then the others (Lopti).
 
         `split(a).split(b)` has three phases: a, then b without a, then all others.
@@ -223,7 +221,7 @@ class Objective(Model):
         return replace(rules.Scope.of(self.columns, self.scores), named=self.let)
 
     @property
-    def phases(self) -> tuple[Objective, ...]:
+    def phases(self) -> "tuple[Objective, ...]":
         """The objectives that the trainer uses one after another on the same rollout."""
         if not self.split_rules:
             return (self,)
@@ -233,7 +231,7 @@ class Objective(Model):
             rest = [*rest, rules.outside(rule)]
         return tuple(self.replace(split=(), phase=reduce(and_, part)) for part in [*parts, rest])
 
-    def resolve(self, max_tokens: int) -> Objective:
+    def resolve(self, max_tokens: int) -> "Objective":
         """A copy with the number of tokens in place of "max_tokens"."""
         penalties = tuple(
             penalty.model_copy(

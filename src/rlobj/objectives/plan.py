@@ -5,8 +5,6 @@ effect that applies counts. Importance weights between the bounds of a mismatch 
 token, and neither does a penalty on all tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -88,7 +86,7 @@ class Plan:
         assert self.clauses is not None
         return self.clauses
 
-    def of(self, table: TokenBatch, index: int | None = None) -> Plan:
+    def of(self, table: TokenBatch, index: int | None = None) -> "Plan":
         """The plan of a table's rows, as a plan of one table.
 
         The rows are found in this order:
@@ -116,7 +114,7 @@ class Plan:
             "known: pass TokenBatch(ids=...) to both, or loss(table, plan, index=...)"
         )
 
-    def part(self, rows: Tensor, index: int = 0) -> Plan:
+    def part(self, rows: Tensor, index: int = 0) -> "Plan":
         """The plan of some rows of one table, as a plan of one table.
 
         Divisors and counts stay those of the whole update. So the losses of parts add up to the
@@ -128,7 +126,7 @@ class Plan:
         """
         return self._one(lambda columns: columns[index][rows])
 
-    def _one(self, pick: Callable[[Sequence[Tensor]], Tensor]) -> Plan:
+    def _one(self, pick: Callable[[Sequence[Tensor]], Tensor]) -> "Plan":
         """A plan of one table; `pick` makes a column of it from the columns of all tables."""
         return replace(
             self,
@@ -141,7 +139,7 @@ class Plan:
         )
 
     @cached_property
-    def joined(self) -> Plan:
+    def joined(self) -> "Plan":
         """The plan of all tables as one table, with its clauses."""
         return replace(self._one(lambda columns: torch.cat(list(columns))), clauses=self.clauses)
 

@@ -10,8 +10,6 @@ Only `Objective.loss` has a minus sign. Ratios and means over a response include
 also those that a rule drops. Settings are numbers, or tensors with one number per token, [N].
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -48,7 +46,7 @@ class Terms:
     max_log_ratio: functional.Real | None = functional.MAX_LOG_RATIO
     against: str = "old"
 
-    def clamped(self, limit: functional.Real | None, against: str = "old") -> Terms:
+    def clamped(self, limit: functional.Real | None, against: str = "old") -> "Terms":
         """The same terms with another clamp of ratios, and against these log-probs."""
         if limit is self.max_log_ratio and against == self.against:
             return self
@@ -119,7 +117,7 @@ class Surrogate(Primitive):
         """The rules that `plan` evaluates for this surrogate."""
         return ()
 
-    def parts(self) -> tuple[Surrogate, ...]:
+    def parts(self) -> "tuple[Surrogate, ...]":
         """The surrogates that this one is composed of; itself if it is one equation."""
         return (self,)
 

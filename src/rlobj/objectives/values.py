@@ -9,8 +9,6 @@ A result that is NaN or infinite, as 1 / 0, is undefined, too. It is an error if
 population or the decision of a rule depends on it.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,10 +72,10 @@ class Values:
         """The members of a mask that have a value."""
         return mask if self.flaw is None else mask & (self.flaw == 0)
 
-    def __invert__(self) -> Values:
+    def __invert__(self) -> "Values":
         return Values(self.defined(~self.data), self.flaw)
 
-    def __or__(self, other: Values) -> Values:
+    def __or__(self, other: "Values") -> "Values":
         data, flaw = self.data | other.data, worst(self.flaw, other.flaw)
         return Values(data, None if flaw is None else torch.where(data, 0, flaw))
 

@@ -1,27 +1,23 @@
 """The reward `custom`: the result of your function, which may fail or be `async`."""
 
-from __future__ import annotations
-
 import math
 import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.showing import shown
 from rlobj.base.threads import DaemonThreads
+from rlobj.data import Problem
 from rlobj.rewards.functions import MAPPING, WRONG, Call, Function, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
 from rlobj.workers.pool import Failures, Pool, sendable
 from rlobj.workers.worker import Failure, NoReply
-
-if TYPE_CHECKING:
-    from rlobj.data import Problem
 
 _DAY = 86_400.0
 

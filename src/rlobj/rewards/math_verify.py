@@ -1,20 +1,15 @@
 """The reward `math_verify`: the package math-verify, in processes that are killed at a deadline."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from rlobj.data import Problem
 from rlobj.rewards.kinds import Graded, Grader, Reward, best
 from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Worker
-
-if TYPE_CHECKING:
-    from rlobj.data import Problem
 
 _MEMORY = 4 * 2**30
 

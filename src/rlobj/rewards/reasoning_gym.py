@@ -1,20 +1,15 @@
 """The reward of a problem of reasoning-gym: the score of its dataset, in [0, 1]."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError
-from rlobj.rewards.kinds import FunctionGrader, Graded, Reward
+from rlobj.data import Problem
+from rlobj.rewards.kinds import FunctionGrader, Graded, Grader, Reward
 from rlobj.workers.pool import Pool
-
-if TYPE_CHECKING:
-    from rlobj.data import Problem
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -28,7 +23,7 @@ class ReasoningGym(Reward):
     deadline: float = Field(default=10.0, gt=0)
     """time limit for one answer, in seconds of processor time; then its score is 0"""
 
-    def open(self) -> _GymGrader:
+    def open(self) -> Grader:
         """Return a grader with one process, which starts when it is needed."""
         return _GymGrader(self.deadline)
 

@@ -1,10 +1,9 @@
 """The reward `reward_model`: the number that a sequence classifier gives to a response."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -13,12 +12,8 @@ from rlobj.base.digests import model_digest
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.paths import located, path_of
 from rlobj.base.weights import config_dict, load_complete
+from rlobj.data import Problem
 from rlobj.rewards.kinds import Graded, Grader, Reward
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rlobj.data import Problem
 
 _PIECES = 32
 """Of a file, at most this many MiB and one count for a digest."""

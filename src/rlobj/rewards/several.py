@@ -5,24 +5,20 @@ rewards:
   - {name: format, kind: custom, target: "my_rewards.py:tidy", weight: 0.2}
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import model_validator
 
 from rlobj.base.errors import RunError
 from rlobj.base.validation import InvalidFields
+from rlobj.data import Problem
 from rlobj.rewards.custom import function_grader
 from rlobj.rewards.functions import ColumnValue
 from rlobj.rewards.kinds import Graded, Grader, Reward, RewardConfig
-
-if TYPE_CHECKING:
-    from rlobj.data import Problem
 
 OVERLONG = "overlong"
 """The name of the length penalty among several rewards."""

@@ -8,8 +8,6 @@ A response and its grade are kept apart: a response is expensive and final, and 
 computed again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -60,7 +58,7 @@ class Samples:
         self._problems: dict[str, list[Problem]] = {}
 
     @classmethod
-    def open(cls, path: Path | str) -> Samples:
+    def open(cls, path: Path | str) -> "Samples":
         """Open an existing folder and read everything in it.
 
         Raises:

@@ -1,11 +1,9 @@
 """The metrics of an update's loss and of its sampler, and those of a step from its updates'."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -53,7 +51,7 @@ class MicroBatchResult:
     sampler_logprobs: Any
 
     @classmethod
-    def of(cls, table: TokenBatch, output: LossOutput, rows: Tensor) -> MicroBatchResult:
+    def of(cls, table: TokenBatch, output: LossOutput, rows: Tensor) -> Self:
         """What the loss of a table measured, without its graph."""
         columns = {name: getattr(table, name) for name in POLICY}
         return cls(

@@ -4,8 +4,6 @@ They are over the tokens of decided responses that are in the update's phase, on
 the same to the bit for any number of ranks and any order of the tokens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,7 +103,7 @@ class _Tokens:
     entropy_change: Tensor
 
     @classmethod
-    def of(cls, observed: ObservedUpdate) -> _Tokens:
+    def of(cls, observed: ObservedUpdate) -> "_Tokens":
         clauses = observed.plan.asked_clauses
         rows = clauses.in_phase.nonzero()[:, 0]
         columns = (getattr(observed, name).detach()[rows].double() for name in POLICY)

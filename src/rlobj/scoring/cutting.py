@@ -7,10 +7,8 @@ P + G·(R − 1) tokens in place of G·(P + R): the last hidden state of the pro
 token of each response, and the last token of a response predicts nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy
 
@@ -125,7 +123,7 @@ class Rows:
         self._shared = owners is not None
 
     @classmethod
-    def with_shared_prompts(cls, sequences: Pairs) -> Rows:
+    def with_shared_prompts(cls, sequences: Pairs) -> Self:
         """Those whose equal prompts have one row."""
         prompts, owners = numbered_prompts(sequences)
         lengths = [max(len(whole(response)) - 1, 0) for _, response in sequences]

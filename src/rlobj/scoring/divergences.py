@@ -5,8 +5,6 @@ the sums of exponentials, one for the divergence. The backward pass computes the
 the teacher's k most likely tokens, the policy computes only the logits of these tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,7 +38,7 @@ class TopTokens:
     logprobs: Tensor
     vocabulary: int
 
-    def rows(self, rows: Tensor) -> TopTokens:
+    def rows(self, rows: Tensor) -> "TopTokens":
         """The tokens at some of the positions."""
         return replace(self, ids=self.ids[rows], logprobs=self.logprobs[rows])
 
@@ -57,7 +55,7 @@ class States:
     hidden: Tensor
     head: tiles.Head
 
-    def rows(self, rows: Tensor) -> States:
+    def rows(self, rows: Tensor) -> "States":
         """The states at some of the positions."""
         return replace(self, hidden=self.hidden[rows])
 

@@ -13,8 +13,6 @@ f = exp(d). The scores are log π_y = z_y − m − log mass, entropy = log mass
 `rlobj.scoring.kernels.TritonRows` makes them with one kernel launch per tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
@@ -59,7 +57,7 @@ class Sums:
     kept: Tensor | None = None  # Σ e over the tokens of the min-p proxy, from a second sweep
 
     @classmethod
-    def of(cls, like: Tensor, *, slope: bool, square: bool) -> Sums:
+    def of(cls, like: Tensor, *, slope: bool, square: bool) -> "Sums":
         """The sums before the first tile, for the rows of `like`."""
 
         lowest, size = torch.finfo(like.dtype).min, len(like)
@@ -70,7 +68,7 @@ class Sums:
             sums.square, sums.square_slope = like.new_zeros(size), like.new_zeros(size)
         return sums
 
-    def part(self, rows: slice) -> Sums:
+    def part(self, rows: slice) -> "Sums":
         """The sums of some rows, in the same memory."""
         columns = (getattr(self, field.name) for field in fields(self))
         return Sums(*(None if column is None else column[rows] for column in columns))  # type: ignore[arg-type]
@@ -108,7 +106,7 @@ class RowGradient:
         maximum: Tensor,
         mass: Tensor,
         slope: Tensor | None,
-    ) -> RowGradient:
+    ) -> "RowGradient":
         """The gradient from those of log π_y and of the entropy, and the forward sweep's sums.
 
         dz_k = g·(1[k = y] − π_k) − g_H·π_k·(log π_k + H),   log π_k + H = z_k − m − slope/mass
@@ -129,7 +127,7 @@ class RowGradient:
             nonzero |= self.slope != 0
         return nonzero.nonzero()[:, 0]
 
-    def take(self, rows: Tensor | slice) -> RowGradient:
+    def take(self, rows: Tensor | slice) -> "RowGradient":
         """The gradient of some rows."""
         slope = None if self.slope is None else self.slope[rows]
         return RowGradient(self.maximum[rows], self.target[rows], self.constant[rows], slope)

@@ -9,8 +9,6 @@ half-precision numbers are multiplied as they are, and the products are summed a
 float32. The gradient of a tile is rounded to bfloat16 for the products of the backward sweep.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -60,7 +58,7 @@ class Head:
         hidden = hidden.to(self.rounded).to(self.operand)
         return hidden if self.before == 1 else hidden * self.before
 
-    def first(self, vocabulary: int) -> Head:
+    def first(self, vocabulary: int) -> "Head":
         """The head of the first tokens of the vocabulary."""
         bias = None if self.bias is None else self.bias[:vocabulary]
         return replace(self, weight=self.weight[:vocabulary], bias=bias)

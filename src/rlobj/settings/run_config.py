@@ -1,9 +1,7 @@
 """RunConfig: everything that a run depends on, validated at once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -163,7 +161,7 @@ class RunConfig(Model):
         return columns
 
     @model_validator(mode="after")
-    def _fits(self) -> RunConfig:
+    def _fits(self) -> Self:
         """Check settings that depend on one another, all at once."""
         model, sampling, environment = self.model, self.sampling, self.environment
         updates, prompts = self.training.updates_per_step, sampling.prompts_per_step

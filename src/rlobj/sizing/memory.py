@@ -1,13 +1,11 @@
 """The memory that a run needs on each GPU, by phase and part."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.models.checking import UnreadableModel
@@ -50,7 +48,7 @@ class Use(NamedTuple):
     optimizer: float = 0.0
 
     @classmethod
-    def always(cls, count: float) -> Use:
+    def always(cls, count: float) -> Self:
         """The same in every phase."""
         return cls(count, count, count, count)
 

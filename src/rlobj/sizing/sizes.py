@@ -1,11 +1,9 @@
 """What an estimate is made from: the size of a model, from its config.json, and the cards."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -62,7 +60,7 @@ class Size:
         return self.matrix * (1 if self.tied else 2)
 
     @classmethod
-    def of(cls, model: Any, lora: LoraConfig | None) -> Size:
+    def of(cls, model: Any, lora: LoraConfig | None) -> Self:
         """Read the size of a transformers model, on any device."""
         targets = "all-linear" if lora is None else lora.targets
         linear = [
@@ -93,7 +91,7 @@ class Size:
         )
 
     @classmethod
-    def named(cls, config: ModelConfig, *, local: bool = False) -> Size:
+    def named(cls, config: ModelConfig, *, local: bool = False) -> "Size":
         """Read the size of the model that a configuration names, without its weights.
 
         Args:
@@ -173,7 +171,7 @@ class Cards:
         return KINDS[self.kind]
 
     @classmethod
-    def parse(cls, text: str) -> Cards:
+    def parse(cls, text: str) -> Self:
         """Read a number of GPUs, and their name or the memory of each in GiB.
 
         Raises:

@@ -13,8 +13,6 @@ The question FORK makes a copy of the process, which answers on a connection of 
 If processor time is limited, the system ends the process when a question has used it up.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
@@ -38,7 +36,7 @@ from rlobj.base.processes import adopt_orphans, end_with_parent
 FORK = "rlobj: fork"
 
 
-def serve(connection: Connection[Any, Any]) -> None:
+def serve(connection: "Connection[Any, Any]") -> None:
     """Make the object, and answer questions until the parent closes the connection."""
     settings = connection.recv()
     sys.path[:] = settings["path"]

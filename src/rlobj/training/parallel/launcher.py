@@ -11,8 +11,6 @@ as tried with torch 2.13,
   ends all others at once: often the one whose traceback is the cause.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math
@@ -93,7 +91,7 @@ def launch(
     return max(1, *(rank.returncode for rank in failed))
 
 
-def _run(command: Sequence[str], processes: int, folder: Path) -> tuple[list[_Rank], list[int]]:
+def _run(command: Sequence[str], processes: int, folder: Path) -> "tuple[list[_Rank], list[int]]":
     """Start the ranks and wait for them; also the signals that arrived."""
     ranks: list[_Rank] = []
     with _caught(signal.SIGTERM, signal.SIGINT) as arrived:
