@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import random
+import threading
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,12 +17,14 @@ from tiny import tiny_config
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.conversations import EnvironmentSettings, Turn
+from rlobj.conversations.driving import Talk
 from rlobj.conversations.environment import limited_text
 from rlobj.conversations.grading import sums
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
 from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
-from rlobj.samplers import Response, SamplingSettings, TransformersSampler
+from rlobj.samplers import Feed, Response, SamplingSettings, TransformersSampler
+from rlobj.samplers.types import Abandoned
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.training import run_training
 
@@ -330,3 +333,65 @@ def test_a_resumed_run_holds_the_same_conversations_again(policy, tmp_path):
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
     assert metrics(tmp_path / "whole")[-1]["turns/mean"] > 1
+
+
+class Slow(Echo):
+    """Waits in its first step until somebody lets it go on."""
+
+    free = threading.Event()
+
+    def step(self, messages: Any) -> Turn:
+        if not self.seen:
+            assert self.free.wait(60)
+        return super().step(messages)
+
+
+def streamed(model: Any, talks: Feed[Talk], ended: Any) -> tuple[threading.Thread, list[Any]]:
+    """A thread that holds the conversations of a feed, and the errors that end it."""
+    errors: list[Any] = []
+
+    def hold_them() -> None:
+        with opened(model, Slow, None) as conversations:
+            settings = SamplingSettings(max_tokens=60, stop=(";",))
+            try:
+                conversations.stream(talks, settings, ended)
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=hold_them)
+    thread.start()
+    return thread, errors
+
+
+def test_conversations_join_those_that_are_held_and_are_those_of_a_call_for_all(model):
+    Slow.free.set()
+    expected = hold(model, problems=PROBLEMS[:2])
+    talks: Feed[Talk] = Feed([Talk((0, 0), PROBLEMS[0], 10)])
+    rollouts: dict[Any, Any] = {}
+
+    def ended(talk: Talk, rows: Any) -> None:
+        rollouts[talk.place] = rows
+        if talk.place == (0, 0):
+            for place in ((0, 1), (1, 0), (1, 1)):
+                talks.put(Talk(place, PROBLEMS[place[0]], 10 + place[0]))
+        if len(rollouts) == 4:
+            talks.close()
+
+    thread, errors = streamed(model, talks, ended)
+    thread.join(60)
+    found = [row for _, rows in sorted(rollouts.items()) for row in rows]
+    assert [(row.tokens, row.turns) for row in found] == [
+        (row.tokens, row.turns) for row in expected
+    ]
+    assert not errors
+
+
+def test_conversations_that_are_abandoned_do_not_wait_for_their_environments(model):
+    Slow.free.clear()
+    talks: Feed[Talk] = Feed([Talk((0, 0), PROBLEMS[0], 10)])
+    thread, errors = streamed(model, talks, lambda *_: None)
+    talks.abandon()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [Abandoned]
+    Slow.free.set()

@@ -253,15 +253,23 @@ class Newer(Script):
         versions = iter([1, 1, 2, 2, 2])
 
         def changed(request: Any, sample: Response) -> None:
-            arrived(request, dataclasses.replace(sample, weight_version=next(versions)))
+            version = next(versions)
+            drawn = ((version, sample.length),)
+            arrived(request, dataclasses.replace(sample, weight_version=version, versions=drawn))
 
         super().stream(feed, settings, changed)
 
 
-def test_the_weights_may_not_change_within_a_rollout(monkeypatch):
+def test_each_row_of_a_rollout_says_which_tokens_are_of_which_weights(monkeypatch):
     monkeypatch.setattr(f"{__name__}.Script", Newer)
-    with pytest.raises(RunError, match="the weights changed during a conversation"):
-        scripted(*SAID)
+    rows, _ = scripted(*SAID)
+    sizes = [[turn.size for turn in row.turns] for row in rows]
+    assert [row.versions for row in rows] == [
+        ((1, sizes[0][0]), (2, sizes[0][1])),
+        ((1, sizes[1][0]), (2, sizes[1][1])),
+        ((2, sizes[2][0]),),
+    ]
+    assert [row.weight_version for row in rows] == [2, 2, 2]
 
 
 def deeper() -> Any:

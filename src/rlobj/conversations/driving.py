@@ -15,8 +15,9 @@ import copy
 import threading
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rlobj.base.errors import RunError
@@ -45,10 +46,26 @@ from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
 from rlobj.samplers import Done, Feed, Request, Response, Sampler, SamplingSettings
 from rlobj.samplers.response import ToolUse
+from rlobj.samplers.types import Abandoned
 from rlobj.workers.pool import Failures
 from rlobj.workers.worker import NoReply
 
 _CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A conversation that is to be held.
+
+    Attributes:
+        place: the number of its problem, and its own among those about the problem.
+        problem: what it is about.
+        seed: of the problem.
+    """
+
+    place: Place
+    problem: Problem
+    seed: int
 
 
 class Conversations:
@@ -63,7 +80,12 @@ class Conversations:
         settings: limits.
         context: largest number of tokens that the policy reads and writes in a row; None = what the
             sampler allows.
+
+    Attributes:
+        asked: called with 1 when a turn is asked of the sampler, and with -1 when it arrives.
     """
+
+    asked: Callable[[int], None] = staticmethod(lambda change: None)
 
     def __init__(
         self,
@@ -134,30 +156,56 @@ class Conversations:
                 failed too often.
             Exception: of the sampler.
         """
-        self._running()
-        feed: Feed[Request] = Feed(sources=len(problems) * count)
-        sampling = Sampling(feed, settings, seeds)
         groups: list[dict[int, list[Response]]] = [{} for _ in problems]
+        talks = [
+            Talk((index, number), problem, seed)
+            for index, (problem, seed) in enumerate(zip(problems, seeds, strict=True))
+            for number in range(count)
+        ]
 
         def rows(index: int) -> list[Response]:
             return [row for number in range(count) for row in groups[index][number]]
 
-        async def one(index: int, number: int) -> None:
-            rollout = await self._converse(sampling, problems[index], (index, number))
+        def ended(talk: Talk, rollout: list[Response]) -> None:
+            index, number = talk.place
             groups[index][number] = rollout
             if done is not None and len(groups[index]) == count:
                 done(index, rows(index))
 
+        self.stream(Feed.whole(talks), settings, ended)
+        return [*map(rows, range(len(problems)))]
+
+    def stream(
+        self,
+        talks: Feed[Talk],
+        settings: SamplingSettings,
+        done: Callable[[Talk, list[Response]], None],
+    ) -> None:
+        """Hold each conversation of a feed until it is closed; the errors are those of `sample`.
+
+        Args:
+            talks: the conversations; their turns are drawn together if the feed says so.
+            settings: as in `sample`.
+            done: called with a conversation and the rows of its rollout when it has ended, in the
+                thread of the environments.
+        """
+        feed: Feed[Request] = Feed(sources=talks.sources, together=talks.together)
+
+        async def hold(talk: Talk) -> None:
+            done(talk, await self._converse(Sampling(feed, settings, talk.seed), talk))
+
         async def all_of_them() -> None:
             async with asyncio.TaskGroup() as tasks:
-                for index in range(len(problems)):
-                    for number in range(count):
-                        tasks.create_task(one(index, number))
+                while (new := await asyncio.to_thread(talks.take, wait=True)) is not None:
+                    for talk in new:
+                        tasks.create_task(hold(talk))
 
-        work = asyncio.run_coroutine_threadsafe(all_of_them(), self._loop)
-        work.add_done_callback(lambda _: feed.close())
+        work = asyncio.run_coroutine_threadsafe(all_of_them(), self._running())
+        work.add_done_callback(lambda work: feed.abandon() if _failed(work) else feed.close())
         try:
             self._sampler.stream(feed, settings, self._arrived)
+        except Abandoned:
+            pass  # the error is that of the work
         finally:
             work.cancel()
         try:
@@ -167,17 +215,17 @@ class Conversations:
             while isinstance(error, BaseExceptionGroup):  # of sub-agents
                 error = error.exceptions[0]
             raise error from None
-        return [*map(rows, range(len(problems)))]
 
     def _arrived(self, request: Request, sample: Response) -> None:
+        self.asked(-1)
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
 
-    async def _converse(self, sampling: Sampling, problem: Problem, place: Place) -> list[Response]:
+    async def _converse(self, sampling: Sampling, talk: Talk) -> list[Response]:
         """Hold a conversation; the rows of its rollout."""
-        async with self._begun(problem) as (environment, row):
+        async with self._begun(talk.problem) as (environment, row):
             rollout = OpenRollout(
                 sampling,
-                place,
+                talk.place,
                 self._rendering,
                 self._reader,
                 turns=self.settings.max_turns,
@@ -249,21 +297,14 @@ class Conversations:
             asyncio.run_coroutine_threadsafe(begin(problem), self._running()).result()
 
     async def _drawn(self, rollout: OpenRollout) -> Response:
-        """The next turn.
-
-        Raises:
-            RunError: the weights have changed.
-        """
+        """The next turn."""
         row, sampling = rollout.row, rollout.sampling
         seed = sampling.seed(rollout.place, "turn", rollout.count)
         answer = self._loop.create_future()
         most = rollout.room(row, 0, self._context)
+        self.asked(1)
         sampling.feed.put(Request(rollout.place, answer, row.read(), seed, most))
-        sample: Response = await answer
-        if rollout.version not in (-1, sample.weight_version):
-            raise RunError("the weights changed during a conversation")
-        rollout.version = sample.weight_version
-        return sample
+        return await answer
 
     async def _answered(self, environment: Any, rollout: OpenRollout, sample: Response) -> None:
         """Have the last turn answered.
@@ -407,6 +448,10 @@ def _stopping() -> Iterator[None]:
         yield
     except NoReply as failed:
         raise RunError(str(failed)) from failed
+
+
+def _failed(work: Future[None]) -> bool:
+    return work.cancelled() or work.exception() is not None
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

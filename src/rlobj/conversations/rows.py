@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,22 +13,21 @@ from rlobj.samplers import Feed, Request, Response, SamplingSettings, derive_see
 from rlobj.samplers.response import ROWS, TurnRecord
 
 Place = tuple[int, ...]
-"""The number of a problem in a call of `Conversations.sample`, and that of the rollout about it. Of
-a sub-agent also the number of the turn that called it, and its own among these calls."""
+"""The number of a problem, and that of the rollout among those about it. Of a sub-agent also the
+number of the turn that called it, and its own among these calls."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """One call of `Conversations.sample`."""
+    """What the turns of a rollout are drawn with; the seed is its problem's."""
 
     feed: Feed[Request]
     settings: SamplingSettings
-    seeds: Sequence[int]
+    problem_seed: int
 
     def seed(self, place: Place, purpose: str, turn: int) -> int:
         """The seed for something in a turn of a rollout."""
-        problem, *numbers = place
-        return derive_seed(self.seeds[problem], *numbers, purpose, turn)
+        return derive_seed(self.problem_seed, *place[1:], purpose, turn)
 
 
 @dataclass
@@ -42,6 +40,7 @@ class Row:
         began: as in `Response`.
         turns: of the policy; the last one may wait for its answer.
         tokens, logprobs: of the policy's turns.
+        versions: as in `Response`.
     """
 
     prompt: array[int]
@@ -50,6 +49,7 @@ class Row:
     turns: list[TurnRecord] = field(default_factory=list)
     tokens: array[int] = field(default_factory=lambda: array("i"))
     logprobs: array[float] = field(default_factory=lambda: array("f"))
+    versions: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, number: int, sample: Response) -> None:
         """Add a turn, which nobody has answered."""
@@ -57,6 +57,10 @@ class Row:
         self.turns.append(TurnRecord(size, sample.text, array("i"), number=number))
         self.tokens.extend(sample.tokens)
         self.logprobs.extend(sample.logprobs)
+        for version, count in sample.versions:
+            if self.versions and self.versions[-1][0] == version:
+                count += self.versions.pop()[1]
+            self.versions.append((version, count))
 
     def change(self, **fields: Any) -> None:
         """Change fields of the last turn."""
@@ -83,7 +87,6 @@ class OpenRollout:
         reader: finds calls of tools; None = there are no tools.
         turns, tokens: the policy's largest numbers in all rows.
         rows: in the order in which they began.
-        version: of the weights; -1 before the first turn.
     """
 
     sampling: Sampling
@@ -93,7 +96,6 @@ class OpenRollout:
     turns: int
     tokens: int
     rows: list[Row]
-    version: int = -1
 
     @property
     def row(self) -> Row:
@@ -143,7 +145,8 @@ class OpenRollout:
                 logprobs=row.logprobs,
                 text=row.turns[-1].text,
                 finish="stop" if row.turns[-1].end in ("done", "") else "length",
-                weight_version=self.version,
+                weight_version=row.versions[-1][0],
+                versions=row.versions,
                 turns=row.turns,
                 began=row.began,
                 id=number,

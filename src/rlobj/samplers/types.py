@@ -97,6 +97,10 @@ class WeightsLost(RunError):
     """The engine was restarted without the weights of the last `sync`; it needs them again."""
 
 
+class Abandoned(RunError):
+    """Nobody wants what is being drawn any more; see `Feed.abandon`."""
+
+
 class WaitEnded(RunError):
     """The process was asked to end (`base.progress.ENDING`) while it waited for the engine."""
 
@@ -138,7 +142,7 @@ class Feed(Generic[Item]):
         self, items: Iterable[Item] = (), *, sources: int = 1, together: bool = True
     ) -> None:
         self.sources, self.together = sources, together
-        self._items, self._closed = [*items], False
+        self._items, self._closed, self._abandoned = [*items], False, False
         self._changed = threading.Condition()
 
     @classmethod
@@ -166,12 +170,21 @@ class Feed(Generic[Item]):
             self._closed = True
             self._changed.notify_all()
 
+    def abandon(self) -> None:
+        """Nobody wants the rest: the next `take` raises, which ends the drawing."""
+        with self._changed:
+            self._abandoned = self._closed = True
+            self._changed.notify_all()
+
     def take(self, *, wait: bool = False, whole: bool = False) -> list[Item] | None:
         """The items that have come, perhaps none; None if no more will come.
 
         Args:
             wait: for an item, a second at most: between two calls, a signal is handled.
             whole: as `wait`, for one item of each source.
+
+        Raises:
+            Abandoned: nobody wants what is being drawn.
         """
         with self._changed:
             enough = self._changed.wait_for(
@@ -180,6 +193,8 @@ class Feed(Generic[Item]):
                 ),
                 1.0,
             )
+            if self._abandoned:
+                raise Abandoned("the feed was abandoned")
             if not enough:
                 return []
             taken, self._items = self._items, []
