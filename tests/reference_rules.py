@@ -366,8 +366,6 @@ class Reference:
             return Approximate(float(self.own(name, place)))
         if name == "reward":
             return Approximate(float(self.batch.reward()[i]))
-        if name == "staleness":
-            return Approximate(int(self.batch.column("staleness", "the test")[i]))
         if name == "length":
             return Approximate(sum(self.lengths[row] for row in self.rows(place)))
         if name == "rollout_rows":
@@ -427,6 +425,10 @@ class Reference:
         return read(name)  # entropy, old_entropy, collision and columns of one's own
 
     def listed(self, name: str) -> list[float]:
+        if name == "staleness" and name not in self._columns:
+            versions = self.batch.versions.tolist()
+            newest = max(versions[self.row(place)] for place in self.tokens(self.decided))
+            self._columns[name] = [newest - version for version in versions]
         if name not in self._columns:
             column = self.batch.columns.get(name, getattr(self.batch, name, None))
             self._columns[name] = column.tolist()

@@ -208,9 +208,10 @@ OWN: dict[str, Any] = {
 
 
 def owned(batch: TokenBatch, seed: int) -> TokenBatch:
-    """An awkward batch with all columns of OWN, `staleness`, and what the sampler did not report.
+    """An awkward batch with all columns of OWN, `versions`, and what the sampler did not report.
 
     -1 is in no unit. `role` and `outcome` have one value per response, also where it is empty.
+    Undecided responses have the newest versions.
     """
     random = torch.Generator().manual_seed(seed)
     size = len(batch.lengths)
@@ -223,7 +224,7 @@ def owned(batch: TokenBatch, seed: int) -> TokenBatch:
     undecided = ~batch.decided_responses
     return batch.replace(
         sampler_logprobs=batch.sampler_logprobs.masked_fill(unknown, NAN),
-        staleness=torch.randint(0, 4, (size,), generator=random),
+        versions=torch.randint(0, 4, (len(batch),), generator=random) + 5 * ~batch.decided,
         columns={
             **batch.columns,
             "outcome": outcome.masked_fill(undecided, NAN)[:, None],
@@ -598,7 +599,10 @@ def ranked(numbers: Any) -> Any:
 def of_responses(numbers: Any) -> Any:
     """Numbers by which a cut may rank responses."""
     simple = st.sampled_from(
-        [reward, length, rollout_rows, reward("format"), entropy.mean(by="response"), staleness]
+        [
+            *(reward, length, rollout_rows, reward("format")),
+            *(entropy.mean(by="response"), staleness.max(by="response")),
+        ]
     )
     return simple | ranked(numbers.filter(lambda x: x.level < Level.TURN))
 

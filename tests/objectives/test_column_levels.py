@@ -189,15 +189,6 @@ def test_padded_columns_of_responses_stay_theirs() -> None:
     assert numbers("outcome.sum()", [batch.replace(rewards=[1, 0])]) == [7, 7]
 
 
-def test_staleness_is_a_number_of_responses_and_0_without_it() -> None:
-    batch = tokens([2, 1, 1], [-1.0] * 4, rewards=[1, 0, 1])
-    assert numbers("staleness.mean()", [batch]) == [0] * 4
-    late = batch.replace(staleness=[0, 3, 9])
-    assert numbers("staleness.mean()", [late]) == [4] * 4
-    assert numbers("staleness > 2", late.split(2)) == [0, 0, 1, 1]
-    assert Objective(drop="staleness > 2").plan([late]).kept == 2
-
-
 def test_the_columns_of_a_run_keep_the_levels_that_its_objective_declares() -> None:
     objective = {"columns": {"state": "response"}, "drop": "reward < reward.mean(by='state')"}
     run = RunConfig(columns={"state": "data", "mark": "reward"}, objective=objective)

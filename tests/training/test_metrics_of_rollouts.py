@@ -34,8 +34,8 @@ def row(rollout: int, k: int, began: str, turns: dict[int, int], reward: float, 
         records[-1].text,
         "length" if end in ("turns", "tokens") else "stop",
         0,
-        records,
-        began,  # type: ignore[arg-type]
+        turns=records,
+        began=began,  # type: ignore[arg-type]
         id=rollout + k * ROWS,
         group=rollout // 2,
         problem=Problem("p", "1+1=", "2"),

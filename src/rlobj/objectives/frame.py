@@ -34,6 +34,7 @@ _OPTIONAL = (
     *("ref_logprobs", "sampler_logprobs", "proxy_logprobs"),
     *("collision", "old_collision", "entropy_sensitivity", "turn", "turn_reward"),
 )
+_VERSIONS = ("versions", "version", "staleness")
 _KEPT = nodes.Method | nodes.Named | CustomRule
 """Nodes that are evaluated once."""
 
@@ -116,6 +117,8 @@ class Frame:
         if rows and others:
             raise BatchError("column 'rollouts' is in some tables of the update, not in all")
         self.rollouts = self._find_rollouts("turn" in columns) if rows else None
+        if "staleness" in columns:
+            self._find_newest()
         self.dtype = torch.float64 if double else torch.float32
         self.device = self.table.logprobs.device
         self.decided = self.table.decided
@@ -134,6 +137,15 @@ class Frame:
         widest = int(statistics.gather(one * rewards.shape[1], self.comm)[0].max())
         alike = {"groups": table.groups, "rewards": pad(rewards, (0, widest - rewards.shape[1]))}
         return Rollouts.of(table.rollouts, self.comm, table.response_ids, **alike)
+
+    def _find_newest(self) -> None:
+        """Count the staleness from the newest version of all ranks, where no version is given."""
+        newest = self.table.newest
+        known = self.table.lengths.new_tensor([] if newest is None else [newest])
+        largest = statistics.extreme_by(known, torch.zeros_like(known), 1, True, self.comm)
+        if newest is not None and self.table.version is None:
+            self.table = self.table.replace(version=int(largest))
+            self.columns_read["staleness"] = self.table.finite("staleness", "the rule")
 
     # What is asked of a frame.
 
@@ -204,7 +216,7 @@ class Frame:
 
     def _read(self, name: str, who: str) -> Tensor:
         """A TokenBatch column, detached; finite on rows of decided responses, [N]."""
-        if name in ("rewards", "staleness"):  # [B]; a reward that is NaN means undecided
+        if name == "rewards":  # [B]; a reward that is NaN means undecided
             return self.table.column(name, who).detach()
         return self.table.finite(name, who)
 
@@ -711,6 +723,7 @@ def _join(tables: Sequence[TokenBatch], columns: Mapping[str, str]) -> TokenBatc
     """This rank's tables as one table; an empty one if there are none."""
     if len(tables) > 1:
         unread = dict.fromkeys({*_OPTIONAL} - columns.keys())
+        unread |= {} if "staleness" in columns else dict.fromkeys(_VERSIONS)
         tables = [table.replace(**unread, mask=None) for table in tables]
     if tables:
         return TokenBatch.concat(tables)

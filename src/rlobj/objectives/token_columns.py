@@ -10,7 +10,7 @@ from rlobj.base.errors import BatchError
 
 _NO_NUMBERS = (TypeError, ValueError, RuntimeError, OverflowError)
 """What torch raises for a value that is not a table of numbers."""
-_WHOLE = ("lengths", "groups", "ids", "rollouts", "staleness", "turn")
+_WHOLE = ("lengths", "groups", "ids", "rollouts", "staleness", "turn", "versions")
 
 
 def read_column(name: str, value: Any, device: torch.device | None = None) -> torch.Tensor:
@@ -128,6 +128,7 @@ def flat_columns(
     mask: torch.Tensor,
     columns: Mapping[str, Any],
     per_token: Collection[str],
+    spread: Collection[str] = (),
 ) -> dict[str, Any]:
     """The arguments of a TokenBatch; see `TokenBatch.from_padded`.
 
@@ -135,6 +136,7 @@ def flat_columns(
         mask: [B, T], non-zero at trained tokens.
         columns: [B, T], or a form in which the TokenBatch takes them.
         per_token: the names of those that must be [B, T].
+        spread: the names of those whose values per response, [B], go to their tokens.
 
     Raises:
         BatchError: a wrong value or shape, lengths, or rewards without groups.
@@ -162,8 +164,8 @@ def flat_columns(
         if value.shape == mask.shape:
             flat[name] = value[mask.to(value.device)]
         elif value.shape == mask.shape[:1] and name not in per_token:
-            per_row = name == "advantages"
-            flat[name] = value.repeat_interleave(mask.sum(1).to(value.device)) if per_row else value
+            lengths = mask.sum(1).to(value.device)
+            flat[name] = value.repeat_interleave(lengths) if name in spread else value
         else:
             shapes = f"{list(value.shape)}, expected {list(mask.shape)} like the mask"
             raise BatchError(f"column '{name}' has shape {shapes}")

@@ -21,20 +21,22 @@ from rlobj.objectives.rewards import check_rewards, named_reward, total_reward
 from rlobj.objectives.rollouts import Rollouts, check_turns
 from rlobj.objectives.statistics import SingleProcess
 
-_PER_RESPONSE = ("groups", "ids", "rollouts", "rewards", "staleness")
+_PER_RESPONSE = ("groups", "ids", "rollouts", "rewards")
 PER_TOKEN = (
     *("logprobs", "old_logprobs", "entropy", "old_entropy", "ref_logprobs", "sampler_logprobs"),
     *("proxy_logprobs", "collision", "old_collision", "entropy_sensitivity"),
-    *("turn", "turn_reward"),
+    *("turn", "turn_reward", "versions"),
 )
+SPREAD = ("advantages", "staleness")
+"""Columns that are given for each response or token, and kept for each token."""
 _OLD = ("old_logprobs", "old_entropy", "old_collision")
-_SHARED = ("reward_names", "reward_weights")  # the same in all tables of an update
+_SHARED = ("reward_names", "reward_weights", "version")  # the same in all tables of an update
 LOGPROBS = tuple(name for name in PER_TOKEN if name.endswith("logprobs"))
 MAX_LOGPROB = 1e-3
 """Nats; a log-prob above 0 and up to this one is rounding."""
 COLUMN_NAMES = (
     *("lengths", *_PER_RESPONSE, *_SHARED, *PER_TOKEN),
-    *("advantages", "columns", "index", "mask"),
+    *(*SPREAD, "columns", "index", "mask"),
 )
 
 
@@ -56,8 +58,13 @@ class TokenBatch:
             rank, have one group and one reward.
         rewards: [B], or [B, K] for K rewards, or None; NaN = undecided: a response with an
             undecided reward is treated as empty.
-        staleness: int [B] or None, steps between the weights that sampled the response and those
-            that train on it; default: 0.
+        versions: int [N] or None, the version of the weights that each token was drawn with: the
+            number of optimizer steps that they had.
+        version: that of the weights that train; None = the newest one in `versions`, over all
+            tables and ranks of the update.
+        staleness: int [B] or [N], stored as [N] (if B = N, read as [B]), or None, the steps between
+            the weights that drew a token and those that train on it; default: version − versions,
+            and 0 without `versions`.
         old_logprobs: [N] or None, log π_old(o_t); default: `logprobs` detached (on-policy).
         entropy: [N] or None, H of π_θ at the token's position, nats; may carry a gradient.
         old_entropy: [N] or None, H of π_old, nats; default: `entropy` detached, if
@@ -98,6 +105,8 @@ class TokenBatch:
     ids: Tensor | None = None
     rollouts: Tensor | None = None
     rewards: Tensor | None = None
+    versions: Tensor | None = None
+    version: int | None = None
     staleness: Tensor | None = None
     old_logprobs: Tensor | None = None
     entropy: Tensor | None = None
@@ -131,13 +140,13 @@ class TokenBatch:
     def _read(self, names: Collection[str]) -> None:
         """Check some columns and store them in one form."""
         columns = vars(self)
-        for name in ("logprobs", "lengths", *_PER_RESPONSE, *PER_TOKEN[1:], "advantages"):
+        for name in ("logprobs", "lengths", *_PER_RESPONSE, *PER_TOKEN[1:], *SPREAD):
             required = name in ("logprobs", "lengths", "groups")
             if name in names and (required or columns[name] is not None):
                 logprobs = None if name == "logprobs" else self.logprobs
                 columns[name] = token_columns.numbers(name, columns[name], logprobs)
         for name in _SHARED:
-            if name in names and (value := columns[name]) is not None:
+            if name in names and (value := columns[name]) is not None and name != "version":
                 if isinstance(value, str):
                     raise BatchError(f"{name} is {value!r}; expected a list, one for each reward")
                 columns[name] = tuple(value.tolist() if hasattr(value, "tolist") else value)
@@ -160,20 +169,23 @@ class TokenBatch:
             }
             columns["columns"] = {name: column for name, (column, _) in users.items()}
             columns["response_columns"] = frozenset(name for name, (_, of) in users.items() if of)
-        by_response = self.advantages is not None and len(self.advantages) == len(self.lengths)
-        if "advantages" in names and by_response:
-            columns["advantages"] = self.spread(columns["advantages"])
+        for name in SPREAD:
+            value = columns[name] if name in names else None
+            if value is not None and len(value) == len(self.lengths):
+                columns[name] = self.spread(value)
 
     def _check_shapes(self, names: Collection[str]) -> None:
         if self.lengths.dim() != 1 or (self.lengths < 0).any():
             raise BatchError(f"column 'lengths' is {self.lengths}; expected [B], each 0 or more")
         responses, tokens = len(self.lengths), int(self.lengths.sum())
-        for name in (*_PER_RESPONSE, *PER_TOKEN, "advantages"):
+        if self.versions is not None and self.staleness is not None:
+            raise BatchError("versions and staleness are given; leave out staleness, which follows")
+        for name in (*_PER_RESPONSE, *PER_TOKEN, *SPREAD):
             value = getattr(self, name)
             if value is None:
                 continue
             allowed = {
-                "advantages": {(tokens,), *([(responses,)] if "advantages" in names else [])},
+                **{key: {(tokens,), (responses,)} for key in {*SPREAD}.intersection(names)},
                 **{key: {(responses,)} for key in _PER_RESPONSE},
                 "rewards": {(responses,), (responses, max([1, *value.shape[1:2]]))},
             }.get(name, {(tokens,)})
@@ -259,6 +271,14 @@ class TokenBatch:
         if self.rewards is None:
             return torch.ones_like(self.lengths, dtype=torch.bool)
         return ~self.reward().isnan()
+
+    @property
+    def newest(self) -> int | None:
+        """`version`, or the newest one that a token of a decided response has; None = none."""
+        if self.versions is None or self.version is not None:
+            return self.version
+        versions = self.versions[self.decided]
+        return int(versions.max()) if len(versions) else None
 
     @property
     def alike_rewards(self) -> Tensor:
@@ -356,7 +376,9 @@ class TokenBatch:
             value = getattr(self, name.removeprefix("old_"))
             value = None if value is None else value.detach()
         if value is None and name == "staleness":
-            return torch.zeros_like(self.lengths)
+            if self.versions is None or (newest := self.newest) is None:
+                return torch.zeros_like(self.responses)
+            return newest - self.versions
         if value is None and name == "turn":
             return self.turn_numbers
         if value is None and name == "turn_reward" and not self.turn_numbers.any():
@@ -403,7 +425,7 @@ class TokenBatch:
             raise BatchError(f"TokenBatch has no column '{name}'.{nearest(name, COLUMN_NAMES)}")
         table = self._with(**columns)
         again = "lengths" in columns  # by which all columns have their shapes
-        table._read({*COLUMN_NAMES} - ({"advantages"} - columns.keys()) if again else columns)
+        table._read({*COLUMN_NAMES} - ({*SPREAD} - columns.keys()) if again else columns)
         return table
 
     def with_columns(self, columns: Mapping[str, Tensor]) -> TokenBatch:
@@ -461,7 +483,7 @@ class TokenBatch:
     ) -> TokenBatch:
         """The table of these responses and rows, with ids; slices share memory with this table."""
         chosen = dict.fromkeys(("lengths", *_PER_RESPONSE, "mask"), responses)
-        chosen |= dict.fromkeys((*PER_TOKEN, "advantages"), rows)
+        chosen |= dict.fromkeys((*PER_TOKEN, *SPREAD), rows)
         whole = {name: getattr(self, name) for name in chosen} | {"ids": self.response_ids}
         taken = {
             name: None if column is None else column[chosen[name]] for name, column in whole.items()
@@ -489,7 +511,7 @@ class TokenBatch:
                 raise BatchError(f"column '{name}' is in some tables and not in all")
             return torch.cat(present) if present else None
 
-        per_row = ("lengths", *_PER_RESPONSE, *PER_TOKEN, "advantages")
+        per_row = ("lengths", *_PER_RESPONSE, *PER_TOKEN, *SPREAD)
         joined: dict[str, Any] = {
             name: join(name, [getattr(table, name) for table in tables]) for name in per_row
         }
@@ -524,18 +546,20 @@ class TokenBatch:
         Args:
             mask: [B, T], 1 or True at trained tokens, else 0.
             logprobs: [B, T].
-            columns: any other columns, [B, T]; groups, ids and advantages may be [B]; rewards are
-                [B] or [B, K] and need `groups`, which is one group by default.
+            columns: any other columns, [B, T]; groups, ids, advantages and staleness may be [B];
+                rewards are [B] or [B, K] and need `groups`, which is one group by default.
 
         Raises:
             BatchError: a wrong value or shape, lengths, or rewards without groups.
         """
-        flat = token_columns.flat_columns(mask, {"logprobs": logprobs, **columns}, PER_TOKEN)
-        advantages = flat.pop("advantages", None)
+        columns = {"logprobs": logprobs, **columns}
+        flat = token_columns.flat_columns(mask, columns, PER_TOKEN, SPREAD)
+        spread = {name: flat.pop(name) for name in SPREAD if name in flat}
         table = cls(**flat)
-        if advantages is None:
-            return table
-        table = table.credited(token_columns.numbers("advantages", advantages, table.logprobs))
+        numbers = token_columns.numbers
+        table = table._with(
+            **{name: numbers(name, spread[name], table.logprobs) for name in spread}
+        )
         table._check_shapes(())
         return table
 

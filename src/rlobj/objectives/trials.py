@@ -193,6 +193,7 @@ def _table(
     columns |= {name: -columns[name] - 0.0 for name in LOGPROBS}
     columns["turn"] = torch.cat([torch.arange(n) // 2 for n in lengths])
     columns["turn_reward"] = columns["turn"] % 2
+    columns["versions"] = None  # fresh
     columns["collision"] = (-columns["entropy"]).exp()
     if not certain:
         for place, name in enumerate(LOGPROBS[1:], 3):  # ratios on both sides of 1, at no bound

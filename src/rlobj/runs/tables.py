@@ -22,7 +22,7 @@ from rlobj.base.interleaved import Interleaved
 from rlobj.base.paths import step_of
 from rlobj.base.targets import importing
 from rlobj.objectives.objective import Objective
-from rlobj.objectives.tokens import PER_TOKEN, TokenBatch
+from rlobj.objectives.tokens import PER_TOKEN, SPREAD, TokenBatch
 from rlobj.runs.columns import SCHEMA_VERSION, VERSION_KEY
 from rlobj.runs.layout import rank_table
 from rlobj.runs.observed import POLICY, ObservedUpdate
@@ -94,6 +94,7 @@ def write_tables(
             "causes": observed.plan.asked_clauses.causes,
             "reward_names": observed.table.reward_names,
             "reward_weights": observed.table.reward_weights,
+            "version": observed.table.version,
         }
         for number, observed in updates
     ]
@@ -107,7 +108,7 @@ def write_tables(
 def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     """The responses of an update as a table of pyarrow."""
     table, size = observed.table, len(observed.table.lengths)
-    values = {name: getattr(table, name) for name in (*PER_TOKEN, "advantages")}
+    values = {name: getattr(table, name) for name in (*PER_TOKEN, *SPREAD)}
     if not observed.objective.needs.plan & {*POLICY}:  # else the rules read those of the table
         values |= {name: getattr(observed, name) for name in POLICY}
     run_columns = {f"{_OWN}{name}": column for name, column in table.columns.items()}
@@ -141,8 +142,6 @@ def _rows(step: int, number: int, observed: ObservedUpdate) -> Any:
     for name, column in values.items():
         if column is not None:
             columns[name] = _lists(numpy(column), lengths)
-    if table.staleness is not None:
-        columns["staleness"] = pyarrow.array(numpy(table.staleness))
     for name in of_responses:
         columns[name] = pyarrow.array(numpy(run_columns[name]), from_pandas=True)
     return pyarrow.table(columns)
@@ -229,7 +228,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
     rewards = _flat(rows["rewards"]) if "rewards" in rows.column_names else None
     names = described["reward_names"]
     columns: dict[str, Any] = {
-        name: _flat(rows[name]) for name in (*PER_TOKEN, "advantages") if name in present
+        name: _own(rows[name]).flatten() for name in (*PER_TOKEN, *SPREAD) if name in present
     }
     return TokenBatch(
         lengths=torch.from_numpy(lengths.to_numpy().copy()),
@@ -239,7 +238,7 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         rewards=rewards if rewards is None or not names else rewards.reshape(len(rows), -1),
         reward_names=names,
         reward_weights=described["reward_weights"],
-        staleness=_own(rows["staleness"])[:, 0] if "staleness" in present else None,
+        version=described.get("version"),
         columns={name[len(_OWN) :]: _own(rows[name]) for name in present if name.startswith(_OWN)},
         **columns,
     )

@@ -93,10 +93,7 @@ COLUMNS = {
         Level.ROLLOUT,
     ),
     "staleness": RuleColumn(
-        "steps between the weights that sampled and those that train",
-        ("staleness",),
-        lambda frame: frame.table.column("staleness", "the rule"),
-        Level.RESPONSE,
+        "steps between the weights that drew the token and those that train", ("staleness",)
     ),
     "position": RuleColumn("index in the response, from 0", (), lambda f: f.table.positions),
     "turn": RuleColumn(

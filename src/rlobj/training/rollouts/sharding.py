@@ -200,6 +200,8 @@ def _table(
         flat.extend(response.logprobs)
     logprobs = torch.frombuffer(flat, dtype=torch.float32) if flat else torch.zeros(0)
     logprobs = logprobs.to(device)
+    runs = [run for response in held for run in response.versions]
+    versions, tokens = torch.tensor(runs, dtype=torch.int64).reshape(-1, 2).unbind(1)
     by_turn: dict[str, Any] = {}
     if any(response.turns for response in held):
         pairs = [pair for response in held for pair in _turns(response)]
@@ -213,7 +215,8 @@ def _table(
         groups=torch.tensor([response.group for response in held], dtype=torch.int64),
         ids=torch.tensor([response.id for response in held], dtype=torch.int64),
         rewards=values if names else values[:, 0],
-        staleness=torch.tensor([step - response.weight_version for response in held]).long(),
+        versions=versions.repeat_interleave(tokens),
+        version=step,
         reward_names=names,
         reward_weights=rewards.weights,
         logprobs=logprobs.nan_to_num(0.0),  # until the policy scores them
