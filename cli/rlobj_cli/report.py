@@ -30,7 +30,8 @@ def report(
     console = Screen()
     require_folder(out)
     with importing("torch"):
-        from rlobj.insight.run_report import read_runs, summary, times, write_report
+        from rlobj.insight.run_report.page import summary, times, write_report
+        from rlobj.insight.run_report.runs import read_runs
     with working(console, "reading the runs"):
         read = read_runs(runs)
         path = write_report(read, out)

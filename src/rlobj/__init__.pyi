@@ -21,7 +21,7 @@ from .insight.inspecting import inspect as inspect
 from .insight.page.writing import write_inspection_page as write_inspection_page
 from .insight.replaying import Replay as Replay
 from .insight.replaying import replay as replay
-from .insight.run_report import report as report
+from .insight.run_report.page import report as report
 from .objectives import functional as functional
 from .objectives.advantages import AccurateGroupCentered as AccurateGroupCentered
 from .objectives.advantages import Advantage as Advantage

@@ -13,9 +13,9 @@ from report_runs import HOSTILE, evaluation, step_line, write_run
 import rlobj
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.insight import Outcome
-from rlobj.insight.run_report import read_runs
 from rlobj.insight.run_report.figures import COLORS, PLOTS, Figure, figures
 from rlobj.insight.run_report.page import different_settings, summary, times
+from rlobj.insight.run_report.runs import read_runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -13,18 +13,8 @@ import re
 from collections import Counter
 from fractions import Fraction
 
-from rlobj.answers import vocabulary
+from rlobj.answers import structures, vocabulary
 from rlobj.answers.lexer import Token, Tokens, closing_bracket, nesting
-from rlobj.answers.structures import (
-    INFINITY,
-    MINUS_INFINITY,
-    Based,
-    Items,
-    Structure,
-    Unit,
-    Words,
-    scalar,
-)
 from rlobj.answers.vocabulary import LISTS, SCALES, table, word_set
 
 _NAMES = {alias: aliases[0] for aliases in table(LISTS["units"]) for alias in aliases}
@@ -33,7 +23,7 @@ _PREFIXED = {
 }
 _PLAIN_EXCLUDED = _PREFIXED.keys() - _NAMES.keys() | {"mg", "ms", "au", "ly", "pc"}
 """Units that are more likely products of two letters in plain mathematics."""
-PERCENT: Unit = frozenset({("%", 1)})
+PERCENT: structures.Unit = frozenset({("%", 1)})
 _CURRENCIES = {"$": "$", "€": "euro", "£": "pound"}
 _JOINTS = frozenset(["/", "^", "{", "}", "*", "$", "€", "£", "-", "∈", "."])
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
@@ -43,7 +33,7 @@ _PIECE = re.compile(
 )
 
 
-def read_unit(text: str) -> Unit | None:
+def read_unit(text: str) -> structures.Unit | None:
     r"""Return the unit named by a text, or None if it is not a unit.
 
     Example:
@@ -85,7 +75,7 @@ def is_unit(word: str) -> bool:
     return len(word) > 1 and named and word not in _PLAIN_EXCLUDED
 
 
-def split_unit(tokens: Tokens) -> tuple[Tokens, Unit | None]:
+def split_unit(tokens: Tokens) -> tuple[Tokens, structures.Unit | None]:
     """Separate a value from the unit after it or the currency sign before it."""
     signed = len(tokens) > 1 and tokens[0].text == "-"
     if len(tokens) > 1 and (currency := _CURRENCIES.get(tokens[signed].text)):
@@ -107,7 +97,7 @@ def _is_unit_part(token: Token) -> bool:
     return (token.kind == "name" and token.text in "msh") or token.text in _JOINTS
 
 
-def _unit_of(tokens: Tokens, before: Token) -> Unit | None:
+def _unit_of(tokens: Tokens, before: Token) -> structures.Unit | None:
     """The unit that all of these tokens form after a value; plain words need a number first."""
     first = tokens[0]
     if first.kind == "symbol":
@@ -332,7 +322,7 @@ def normalize_words(text: str) -> str:
     return text if len(text) == 1 else text.casefold()
 
 
-def parse_based_numeral(text: str) -> Structure | None:
+def parse_based_numeral(text: str) -> structures.Structure | None:
     """Parse a numeral with its base, 52_8 or "52 base 8"; base ten gives a plain number."""
     if ("_" not in text and "base" not in text) or len(text) > _MAX_NUMERAL:
         return None
@@ -345,10 +335,10 @@ def parse_based_numeral(text: str) -> Structure | None:
     if not 2 <= base <= 36 or any(int(digit, 36) >= base for digit in digits):
         return None
     digits = sign.strip("+") + (digits.lstrip("0") or "0")
-    return scalar(Fraction(digits)) if base == 10 else Based(digits, base)
+    return structures.scalar(Fraction(digits)) if base == 10 else structures.Based(digits, base)
 
 
-def parse_special(text: str) -> Structure | None:
+def parse_special(text: str) -> structures.Structure | None:
     """Parse a numeral with a base, and words for nothing or infinity."""
     if numeral := parse_based_numeral(text):
         return numeral
@@ -356,9 +346,9 @@ def parse_special(text: str) -> Structure | None:
         return None
     folded = normalize_words(text)
     if _NOTHING.fullmatch(folded):
-        return Items((), braces=True)
+        return structures.Items((), braces=True)
     if infinite := _INFINITE.fullmatch(folded):
-        return scalar(MINUS_INFINITY if infinite[1] else INFINITY)
+        return structures.scalar(structures.MINUS_INFINITY if infinite[1] else structures.INFINITY)
     return None
 
 
@@ -372,24 +362,24 @@ def parse_choice(text: str) -> tuple[str, str] | None:
     return None
 
 
-def parse_words(text: str) -> Words | None:
+def parse_words(text: str) -> structures.Words | None:
     """Parse words; otherwise a word would be a product of letters and equal its anagrams."""
     if len(text) > _MAX_LETTER and not _HAS_WORDS.search(text):
         return None
     folded = normalize_words(text)
     marked = _MARKED.fullmatch(text)
     if len(folded) == 1 and folded.isalpha() and (folded.isupper() or marked):
-        return Words(folded)
+        return structures.Words(folded)
     if re.search(r"\bor\b|\band\b", folded):
         return None
     if marked and _SENTENCE.fullmatch(marked[1].strip()) and re.search("[A-Za-z]{3}", folded):
-        return Words(folded)
+        return structures.Words(folded)
     if not re.fullmatch(r"[a-z]+(?:[ '-][a-z]+)*", folded):
         return None
     plain = _MARKED.sub(r"\1", text).strip()
     if _ROMAN.fullmatch(plain):
-        return Words(folded)
+        return structures.Words(folded)
     if "\\" in plain or (plain.isupper() and len(plain) < 6):
         return None
-    usual = folded in _USUAL or (" " in folded and re.search("[a-z]{3}", folded))
-    return Words(folded) if marked or usual or re.fullmatch("[A-Za-z]{4,}", plain) else None
+    said = re.fullmatch("[A-Za-z]{4,}", plain) or (" " in folded and re.search("[a-z]{3}", folded))
+    return structures.Words(folded) if marked or folded in _USUAL or said else None

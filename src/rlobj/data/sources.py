@@ -17,19 +17,13 @@ from rlobj.base.errors import ConfigError, DataError, Setting, nearest, reported
 from rlobj.base.paths import path_of
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.base.yaml import packaged_table
+from rlobj.data import prompts
 from rlobj.data.benchmarks import BENCHMARKS, load_benchmark
 from rlobj.data.files import SUFFIXES, read_file, split_files
 from rlobj.data.gym import PREFIX, gym_problems, is_gym
 from rlobj.data.hub import HubSource, hub_rows, no_test_split, published_rows
 from rlobj.data.layouts import Columns, RowReader
 from rlobj.data.problems import Problem, Row, UniqueProblems, digest
-from rlobj.data.prompts import (
-    ANSWER_TEMPLATE,
-    MATH_TEMPLATE,
-    PLAIN_TEMPLATE,
-    format_prompt,
-    placeholders,
-)
 from rlobj.data.tasks import TASKS
 from rlobj.data.verifiers import is_verifiers, load_environment, verifiers_problems
 
@@ -48,7 +42,7 @@ class NamedSource:
 
     name: str
     hub: Mapping[str, tuple[HubSource, ...]]
-    template: str = MATH_TEMPLATE
+    template: str = prompts.MATH_TEMPLATE
 
 
 NAMED_SOURCES: dict[str, NamedSource] = {
@@ -63,14 +57,14 @@ def template_of(source: str, otherwise: str) -> str:
     if source in NAMED_SOURCES:
         return NAMED_SOURCES[source].template
     if source in BENCHMARKS:
-        return MATH_TEMPLATE
+        return prompts.MATH_TEMPLATE
     if is_gym(source):
-        return ANSWER_TEMPLATE
-    return PLAIN_TEMPLATE if source in TASKS or is_verifiers(source) else otherwise
+        return prompts.ANSWER_TEMPLATE
+    return prompts.PLAIN_TEMPLATE if source in TASKS or is_verifiers(source) else otherwise
 
 
 def _with_placeholder(template: str) -> str:
-    if not placeholders(template):
+    if not prompts.placeholders(template):
         raise ConfigError(f"the template {template!r} does not contain {{prompt}}, the question")
     return template
 
@@ -192,8 +186,9 @@ class DataConfig(Model):
             return template
         source = info.data.get("source")
         if source is None:
-            return PLAIN_TEMPLATE
-        return template_of(source, MATH_TEMPLATE) if isinstance(source, str) else MATH_TEMPLATE
+            return prompts.PLAIN_TEMPLATE
+        several = not isinstance(source, str)
+        return prompts.MATH_TEMPLATE if several else template_of(source, prompts.MATH_TEMPLATE)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -294,7 +289,7 @@ def check_columns(config: DataConfig, *, answers: bool = True) -> None:
     if isinstance(source, str) and source not in TASKS and path_of(source).exists():
         reader = RowReader(config.columns, answers=answers)
         for problem in _problems(source, config.split, config, reader, fallback=True):
-            format_prompt(config.template, problem)
+            prompts.format_prompt(config.template, problem)
             return
 
 
@@ -318,7 +313,7 @@ def _mixed(
         problems += [
             replace(problem, id=f"{source.label}/{problem.id}", **shared) for problem in part
         ]
-        format_prompt(text, problems[-1])
+        prompts.format_prompt(text, problems[-1])
     if split == "test":
         problems.sort(key=lambda problem: digest(problem.prompt))
     return problems

@@ -65,7 +65,7 @@ class Task:
         problems = [
             self._problem(numbers)
             for numbers in self._all()
-            if (_family(numbers) in test) == (split == "test")
+            if (tuple(sorted(numbers)) in test) == (split == "test")
         ]
         return problems if split == "train" else sorted(problems, key=lambda item: digest(item.id))
 
@@ -78,7 +78,7 @@ class Task:
 
     def _test_families(self) -> set[tuple[int, ...]]:
         """Families in the order of a hash, until they have the share `HELD_OUT` of the problems."""
-        sizes = Counter(map(_family, self._all()))
+        sizes = Counter(tuple(sorted(numbers)) for numbers in self._all())
         chosen: set[tuple[int, ...]] = set()
         missing = HELD_OUT * len(self.numbers) ** self.operands
         for family in sorted(sizes, key=lambda family: digest(f"{self.name}/{family}")):
@@ -87,10 +87,6 @@ class Task:
             chosen.add(family)
             missing -= sizes[family]
         return chosen
-
-
-def _family(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(numbers))
 
 
 TASKS = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -42,7 +42,6 @@ from rlobj.settings.trust import imports, require_trust
 
 WAIT = timedelta(days=1)
 """How long a process waits for others that are slower. It does not wait for one that has ended."""
-_Key = TypeVar("_Key")
 
 
 class Team:
@@ -87,13 +86,9 @@ class Team:
             with reported(RunError, what, RuntimeError):
                 self._state.wait_for_everyone()
 
-    def share(self, keys: Sequence[_Key]) -> Sequence[_Key]:
+    def share(self, keys: Sequence[Any]) -> Sequence[Any]:
         """Those for this process: one of `size` neighbours, so that all take equally long."""
-        if self.size == 1:
-            return keys
-        dealt = [key for first in range(self.size) for key in keys[first :: self.size]]
-        with self._state.split_between_processes(dealt) as own:
-            return own
+        return keys[self.rank :: self.size]
 
 
 AUTO = "auto"

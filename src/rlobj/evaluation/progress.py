@@ -11,21 +11,13 @@ from rich.text import Text
 from rlobj.base.launched import first_process
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.result import EvaluationResult
-from rlobj.reporting.terminal import (
-    Stages,
-    bystander,
-    facts_grid,
-    reading,
-    say,
-    show_markdown,
-    working,
-)
+from rlobj.reporting import terminal
 
 EVERY = 30.0
 """Seconds between two lines without a terminal."""
 
 
-class EvaluationProgress(Stages, EvaluationCallback):
+class EvaluationProgress(terminal.Stages, EvaluationCallback):
     """Shows the events of an evaluation. A callback and a context manager.
 
     Args:
@@ -53,7 +45,7 @@ class EvaluationProgress(Stages, EvaluationCallback):
         """Show a bar for a benchmark; it appears with its first update."""
         if self._benchmark != benchmark:
             self._benchmark, self._drawn = benchmark, 0
-            self._move = self.stage(reading(self._doing + benchmark, self.console))
+            self._move = self.stage(terminal.reading(self._doing + benchmark, self.console))
 
     def _line(self, text: str) -> None:
         """Without a terminal, print a line now and then."""
@@ -72,12 +64,12 @@ class EvaluationProgress(Stages, EvaluationCallback):
         """Print the facts, and show what goes on until the first responses are there."""
         self._stored = "folder" in facts
         self._shown.close()
-        self.console.print(facts_grid(facts))
-        self.stage(working(self.console, self._doing.strip() or "sampling"))
+        self.console.print(terminal.facts_grid(facts))
+        self.stage(terminal.working(self.console, self._doing.strip() or "sampling"))
 
     def noted(self, text: str, *, warning: bool = False) -> None:
         """Print the text."""
-        say(self.console, Text(f"  {text}", style="yellow" if warning else "dim"))
+        terminal.say(self.console, Text(f"  {text}", style="yellow" if warning else "dim"))
 
     def sampled(self, benchmark: str, responses: int) -> None:
         """Count the responses; they count as done when they are graded."""
@@ -105,7 +97,7 @@ class EvaluationProgress(Stages, EvaluationCallback):
         if self._results:
             if result.unfinished:
                 self.console.print(Text(f"Not finished: {result.unfinished}", style="yellow"))
-            show_markdown(self.console, result.to_markdown())
+            terminal.show_markdown(self.console, result.to_markdown())
 
 
 @contextlib.contextmanager
@@ -114,7 +106,7 @@ def followed(
 ) -> Iterator[EvaluationCallback]:
     """The callback; without one, if `progress` is asked for, the progress on stderr."""
     if callback is None and progress and first_process():  # also where each process works alone
-        with EvaluationProgress(bystander(), doing) as shown:
+        with EvaluationProgress(terminal.bystander(), doing) as shown:
             yield shown
     else:
         yield callback or EvaluationCallback()

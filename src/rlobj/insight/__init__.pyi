@@ -7,4 +7,4 @@ from .outcomes import Outcome as Outcome
 from .page.writing import write_inspection_page as write_inspection_page
 from .replaying import Replay as Replay
 from .replaying import replay as replay
-from .run_report import report as report
+from .run_report.page import report as report

@@ -19,17 +19,9 @@ from rlobj.base.files import append_whole, link, remove, write_whole
 from rlobj.base.folders import lock_folder
 from rlobj.base.paths import nearby, step_of
 from rlobj.installation import session
+from rlobj.runs import layout
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.configuration import FORMAT, dump_config, read_sessions
-from rlobj.runs.layout import (
-    CONFIG_FILE,
-    FOLDERS,
-    METRICS_FILE,
-    SESSIONS_FILE,
-    STOP_FILE,
-    how_to_continue,
-    is_run,
-)
 from rlobj.runs.metrics import read_metrics
 from rlobj.settings.run_config import RunConfig
 
@@ -44,14 +36,14 @@ class RunFolder:
 
     def __init__(self, path: Path | str, foreign: bool = False) -> None:
         self.path, self._foreign = Path(path).absolute(), foreign
-        self.metrics = self.path / METRICS_FILE
+        self.metrics = self.path / layout.METRICS_FILE
         self.checkpoints = self.path / "checkpoints"
 
     def refuse_if_taken(self) -> None:
         """Raise ConfigError if the folder has a run with a finished step, or parts of one."""
         steps = [step_of(path) for path in self.path.glob("*/step-*")]
         if any(steps) or any(line["step"] for line in self.lines()):
-            how = f"already contains a run. {how_to_continue(self.path)}\nor choose"
+            how = f"already contains a run. {layout.how_to_continue(self.path)}\nor choose"
             raise ConfigError(f"{self.path} {how} another folder with ", Argument("out", "DIR"))
 
     def adopted(self, config: RunConfig) -> RunConfig:
@@ -62,7 +54,7 @@ class RunFolder:
         return config.model_copy(update={"model": model})
 
     def create(
-        self, config: RunConfig, folders: Sequence[str] = FOLDERS, initial: str | None = None
+        self, config: RunConfig, folders: Sequence[str] = layout.FOLDERS, initial: str | None = None
     ) -> None:
         """Create the folder of a new run with empty folders in it, and write its configuration.
 
@@ -77,9 +69,9 @@ class RunFolder:
         self.refuse_if_taken()
         where = f"cannot write the run to {nearby(self.path)}"
         with reported(ConfigError, where, OSError, RunError):
-            if is_run(self.path):  # which finished no step
+            if layout.is_run(self.path):  # which finished no step
                 self.truncate(-1)
-                remove(self.path / SESSIONS_FILE)
+                remove(self.path / layout.SESSIONS_FILE)
                 remove(self.path / "initial")
             for folder in folders:
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
@@ -90,7 +82,7 @@ class RunFolder:
     def write_config(self, config: RunConfig) -> None:
         """Write or replace the run's configuration."""
         text = dump_config(config, only_given=self._foreign)
-        write_whole(self.path / CONFIG_FILE, text.encode())
+        write_whole(self.path / layout.CONFIG_FILE, text.encode())
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the folder, so that no second process trains in it.
@@ -120,7 +112,7 @@ class RunFolder:
         facts["verifier"] = verifier_version()
         sessions = [*read_sessions(self.path), facts | ({"changed": changed} if changed else {})]
         text = "".join(json.dumps(session) + "\n" for session in sessions)
-        write_whole(self.path / SESSIONS_FILE, text.encode())
+        write_whole(self.path / layout.SESSIONS_FILE, text.encode())
 
     # metrics.jsonl
 
@@ -140,13 +132,13 @@ class RunFolder:
         """Delete metrics, tables and checkpoints of later steps, so that they can be repeated."""
         kept = [line for line in self.lines() if line["step"] <= step]
         write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for folder in FOLDERS:
+        for folder in layout.FOLDERS:
             for entry in (self.path / folder).glob("step-*"):
                 if step_of(entry) > step:
                     remove(entry)
         for partial in self.checkpoints.glob(".*.partial"):
             remove(partial)
-        remove(self.path / STOP_FILE)
+        remove(self.path / layout.STOP_FILE)
 
     def steps_saved(self) -> int:
         """Return the step of the newest checkpoint; 0 before the first."""

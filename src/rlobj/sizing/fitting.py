@@ -187,18 +187,14 @@ def require_memory(config: RunConfig, size: Size, strategy: str, cards: Cards) -
     if memory.fits:
         return
     others = ways(config, size, strategy, cards)
-    fitting = [Message(way, f": {_gib(less)}") for way, less in others[:3]]
+    fitting = [Message(way, f": {max(less.needed) / GIB:.1f} GiB") for way, less in others[:3]]
     room = "" if memory.has_room else "vLLM has no room for one sequence of the longest, "
     text = Message(
-        f"{room}a process needs {_gib(memory)}, and the GPU has {cards.bytes / GIB:.1f} GiB, of "
-        f"which {MARGIN:.0%} stay free. rlobj train --dry-run shows for what. It can fit with one "
-        "of these:\n  ",
+        f"{room}a process needs {max(memory.needed) / GIB:.1f} GiB, and the GPU has "
+        f"{cards.bytes / GIB:.1f} GiB, of which {MARGIN:.0%} stay free. rlobj train --dry-run shows"
+        " for what. It can fit with one of these:\n  ",
         Message.joined("\n  ", fitting or ["a smaller model, or LoRA and fsdp2 over more GPUs"]),
     )
     if memory.hopeless:
         raise ConfigError("the run cannot fit the GPU: ", text)
     logger.warning(Message("the run may need more memory than the GPU has: ", text))
-
-
-def _gib(memory: Memory) -> str:
-    return f"{max(memory.needed) / GIB:.1f} GiB"

@@ -78,22 +78,18 @@ def _figure(plot: Plot, runs: Sequence[Run]) -> Figure:
         for i, (metric, label) in enumerate(_metrics(plot.metric, run).items()):
             curve = _curve(run, metric)
             name = ": ".join(filter(None, (label, run.label if compared else ""))) or plot.title
-            color = number if compared else i
+            color = COLORS[(number if compared else i) % len(COLORS)]
             dash = DASHES[(i + number // len(COLORS)) % len(DASHES)]
             if any(value is not None for value in curve["y"]):
-                look = {"name": name, "color": _color(color), "dash": dash}
+                look = {"name": name, "color": color, "dash": dash}
                 figure.lines.append(look | curve)
         readers = {row.name for row in CHECKS if plot.metric in row.reads} - {"inert-setting"}
         figure.marks.extend(
-            {"x": finding.since, "text": finding.name, "color": _color(number)}
+            {"x": finding.since, "text": finding.name, "color": COLORS[number % len(COLORS)]}
             for finding in run.findings
             if finding.name in readers
         )
     return figure
-
-
-def _color(number: int) -> str:
-    return COLORS[number % len(COLORS)]
 
 
 def _metrics(pattern: str, run: Run) -> dict[str, str]:

@@ -15,21 +15,9 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import BatchError, ConfigError, RunError
-from rlobj.integrations.trl import settings
+from rlobj.integrations.trl import rollout, settings
 from rlobj.integrations.trl.progress import Inputs, Progress, Window
 from rlobj.integrations.trl.recording import RecordEvents
-from rlobj.integrations.trl.rollout import (
-    ADDED,
-    ENTROPY,
-    OWN,
-    PASSED,
-    SCORE,
-    Rollouts,
-    marks,
-    replaced,
-    trained,
-    turn_columns,
-)
 from rlobj.integrations.trl.scores import TrlScore
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rewards import total_reward
@@ -87,9 +75,9 @@ class ObjectiveMixin(_Trainer):
         order = cls.__mro__
         if GRPOTrainer in order and order.index(GRPOTrainer) < order.index(ObjectiveMixin):
             raise ConfigError(f"class {cls.__name__}: name ObjectiveMixin before the trainer")
-        if GRPOTrainer in order and Rollouts not in order:  # behind every trainer of the user's
+        if GRPOTrainer in order and rollout.Rollouts not in order:  # behind the user's trainers
             trainers = [base for base in cls.__bases__ if base is not GRPOTrainer]
-            cls.__bases__ = (*trainers, Rollouts)
+            cls.__bases__ = (*trainers, rollout.Rollouts)
 
     def __init__(
         self,
@@ -181,9 +169,9 @@ class ObjectiveMixin(_Trainer):
         if rewards:
             progress.rewards = torch.cat(rewards)
         error: RunError | None = None
-        for rows in (row for rollout in rollouts for row in rollout):
-            missing = [name for name in ADDED if name not in rows]
-            if missing or not marks(rows).equal(rows["rlobj_marks"]):
+        for rows in (rows for sampled in rollouts for rows in sampled):
+            missing = [name for name in rollout.ADDED if name not in rows]
+            if missing or not rollout.marks(rows).equal(rows["rlobj_marks"]):
                 error = RunError(
                     "the rows of a rollout are not those that were sampled: an override of "
                     "_generate_and_score_completions must treat all tensors alike, with rlobj_*"
@@ -195,12 +183,12 @@ class ObjectiveMixin(_Trainer):
     def _plan(self, window: Window) -> None:
         """Observe the rollouts that are new, and plan the update; all processes together."""
         objective, progress = self.objective, self._progress
-        for rollout in window.rollouts:
-            tables = [self._read(window, inputs) for inputs in rollout]
+        for sampled in window.rollouts:
+            tables = [self._read(window, inputs) for inputs in sampled]
             if self._own_advantages:
                 tables = [table.replace(advantages=None) for table in tables]
                 tables = objective.with_advantages(tables, self._comm)
-                for inputs, table in zip(rollout, tables, strict=True):
+                for inputs, table in zip(sampled, tables, strict=True):
                     assert table.advantages is not None
                     assert table.mask is not None
                     inputs["rlobj_advantages"].masked_scatter_(table.mask, table.advantages.float())
@@ -221,7 +209,8 @@ class ObjectiveMixin(_Trainer):
                 how = self.args.gradient_checkpointing_kwargs
                 with torch.no_grad(), disable_gradient_checkpointing(self.model, how):
                     logprobs, entropies, _ = self._forward(self.model, inputs)
-                reads = bool(self._reads & ENTROPY)  # in all tables of an update, or in none
+                # In all tables of an update, or in none:
+                reads = bool(self._reads & rollout.ENTROPY)
                 window.scored[id(inputs)] = logprobs, entropies if reads else None
         unknown = torch.zeros_like(inputs["completion_ids"], dtype=torch.float32)
         return self._table(inputs, *window.scored.get(id(inputs), (unknown, None)))
@@ -231,7 +220,7 @@ class ObjectiveMixin(_Trainer):
     def _compute_loss(self, model: Any, inputs: Inputs) -> Tensor:
         """TRL's forward pass, and the objective's loss of this micro-batch."""
         logprobs, entropies, auxiliary = scores = self._forward(model, inputs)
-        with replaced(self, SCORE, lambda *_, **__: scores), torch.no_grad():
+        with rollout.replaced(self, rollout.SCORE, lambda *_, **__: scores), torch.no_grad():
             GRPOTrainer._compute_loss(self, model, inputs)  # only to log TRL's own metrics
         table = self._table(inputs, logprobs, entropies)
         window = self._due(inputs, (logprobs.detach(), entropies.detach()))
@@ -291,7 +280,7 @@ class ObjectiveMixin(_Trainer):
             torch.cat([inputs[f"prompt_{kind}"], inputs[f"completion_{kind}"]], dim=1)
             for kind in ("ids", "mask")
         )
-        passed = {name: inputs[name] for name in PASSED if name in inputs}
+        passed = {name: inputs[name] for name in rollout.PASSED if name in inputs}
         passed |= {"compute_entropy": True, "compute_aux_loss": self.aux_loss_enabled}
         self._entropy_bonus_enabled = "entropy" in self.objective.needs.loss  # else detached
         length = inputs["completion_ids"].size(1)
@@ -302,13 +291,13 @@ class ObjectiveMixin(_Trainer):
     def _table(self, inputs: Inputs, logprobs: Tensor, entropies: Tensor | None) -> TokenBatch:
         """TRL's inputs as a TokenBatch."""
         advantages = "rlobj_advantages" if self._own_advantages else "advantages"
-        names, mask = self.reward_func_names, trained(inputs)
+        names, mask, own = self.reward_func_names, rollout.trained(inputs), rollout.OWN
         weights: list[float] = self.reward_weights.tolist()
-        columns = {name: inputs[f"{OWN}{name}"][:, None].expand_as(mask) for name in self._own}
-        columns |= {f"{name}_logprob": inputs[f"{OWN}{name}_logprob"] for name in self._scores}
+        columns = {name: inputs[f"{own}{name}"][:, None].expand_as(mask) for name in self._own}
+        columns |= {f"{name}_logprob": inputs[f"{own}{name}_logprob"] for name in self._scores}
         named = {name: inputs[key] for name, key in _COLUMNS.items() if key in inputs}
         if self._progress.turns:
-            named |= turn_columns(inputs, total_reward(inputs["rlobj_rewards"], weights))
+            named |= rollout.turn_columns(inputs, total_reward(inputs["rlobj_rewards"], weights))
         return TokenBatch.from_padded(
             mask,
             logprobs,

@@ -127,14 +127,10 @@ def _levels(columns: Any) -> Any:
     raise ConfigError(f"expected names, [stage], or levels, {{stage: turn}}; got {columns!r:.60}")
 
 
-def _shortest(columns: Mapping[str, ColumnLevel]) -> Any:
-    return [*columns] if {*columns.values()} <= {"token"} else dict(columns)
-
-
 OwnColumns = Annotated[
     dict[str, ColumnLevel],
     BeforeValidator(_levels),
-    PlainSerializer(_shortest),
+    PlainSerializer(lambda levels: [*levels] if {*levels.values()} <= {"token"} else dict(levels)),
     WithJsonSchema(
         {
             "type": ["array", "object"],
