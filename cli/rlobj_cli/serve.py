@@ -23,6 +23,7 @@ def serve(
     port: Annotated[
         int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")
     ] = 8000,
+    lora_rank: Annotated[int, typer.Option(metavar="R", min=0, help="Rank of LoRA adapters.")] = 0,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,7 +40,7 @@ def serve(
 
     \b  rlobj serve embedded
       rlobj serve Qwen/Qwen3-1.7B-Base --port 8001
-      rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2
+      rlobj serve Qwen/Qwen3-8B --set tensor_parallel_size=2 --lora-rank 16
     """
     console = Screen()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -52,7 +53,7 @@ def serve(
         source = find_model(model).locate()
     calm_libraries(console)
     with working(console, "checking vLLM"):
-        server = Server(source, host=host, port=port, arguments=arguments)
+        server = Server(source, host=host, port=port, arguments=arguments, lora_rank=lora_rank)
     console.print(Text(f"vLLM starts; its log is {server.log}"), soft_wrap=True)
     with server:
         try:

@@ -10,6 +10,7 @@ import pytest
 from runs import open_trainer
 
 from rlobj.base.errors import RunError
+from rlobj.samplers.vllm.extension import WeightExtension
 from rlobj.settings.building import build_config
 from rlobj.settings.presets import load_preset
 from rlobj.settings.profiles import PROFILES
@@ -32,11 +33,24 @@ def vllm_config(**sections):
     return build_config([(str(number), layer) for number, layer in enumerate(layers)])
 
 
-def test_lora_is_synced_merged(tmp_path):
-    config = vllm_config(model={"lora": {"rank": 4}}, training={"steps": 3})
-    lines = run_training(config, tmp_path / "run").history
+@pytest.mark.parametrize("sync", ["adapter", "merged"])
+def test_lora_is_synced_alone_and_merged_and_resumed(tmp_path, monkeypatch, sync):
+    sent: list[int] = []
+    load = WeightExtension.rlobj_load
+
+    def noted(self, weights, version):
+        load(self, weights, version)
+        sent.append(len(weights.digests))
+
+    monkeypatch.setattr(WeightExtension, "rlobj_load", noted)
+    run = {"model": {"lora": {"rank": 4, "sync": sync}}, "checkpoint": {"every": 1}}
+    run_training(vllm_config(**run, training={"steps": 3}), tmp_path / "run")
+    again = run_training(vllm_config(**run, training={"steps": 4}), tmp_path / "run", resume=True)
+    lines = again.history
     assert all(line["sampler/logprob_gap"] < 1e-5 for line in lines)
     assert lines[-1]["policy/entropy"] != lines[0]["policy/entropy"]
+    whole, alone = (77, 42) if sync == "adapter" else (35, 35)
+    assert sent == [whole, alone, alone, alone, whole, alone]
 
 
 @pytest.fixture(scope="module", params=[1 << 24, 0], ids=["read whole", "read in parts"])

@@ -2,7 +2,7 @@
 
     W' = W + alpha/r · B·A        Hu et al. 2021, arXiv:2106.09685
 
-Samplers and checkpoints are given W'.
+Checkpoints are given W'; samplers too, or W once and the adapters after each update.
 """
 
 import warnings
@@ -17,6 +17,9 @@ from rlobj.base.errors import ConfigError, MissingExtra, reported
 from rlobj.settings.run_config import LoraConfig
 
 _NAME = "default"
+Full = Callable[[nn.Parameter], Tensor]
+"""Gives one parameter whole, wherever its shards lie."""
+Weights = Iterator[tuple[str, Tensor]]
 
 
 def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
@@ -53,14 +56,13 @@ def without_adapters(model: Any) -> Any:
 
 
 @torch.no_grad()
-def merged_weights(
-    model: Any, full: Callable[[nn.Parameter], Tensor]
-) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(model: Any, full: Full, *, merged: bool = True) -> Weights:
     """(name, whole tensor) of the transformers model with merged adapters, and stored buffers.
 
     Args:
         model: with or without adapters.
         full: gives one parameter whole, wherever its shards lie.
+        merged: False = without the adapters.
     """
     inner = without_adapters(model)
     layers = dict(_layers(inner))
@@ -71,7 +73,7 @@ def merged_weights(
         owner, adapted, leaf = name.rpartition(".base_layer.")
         if adapted:
             name = f"{owner}.{leaf}"
-            if leaf == "weight":
+            if leaf == "weight" and merged:
                 layer = layers[owner]
                 low, high = full(layer.lora_A[_NAME].weight), full(layer.lora_B[_NAME].weight)
                 tensor = tensor + layer.scaling[_NAME] * (high @ low)
@@ -80,13 +82,21 @@ def merged_weights(
     yield from ((name, buffer) for name, buffer in inner.named_buffers() if name in stored)
 
 
-def adapter_weights(
-    model: Any, full: Callable[[nn.Parameter], Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """(name in a peft checkpoint, whole tensor) of each adapter weight."""
+@torch.no_grad()
+def adapter_weights(model: Any, full: Full, *, scaled: bool = False) -> Weights:
+    """(name in a peft checkpoint, whole tensor) of each adapter weight.
+
+    Args:
+        model: with adapters.
+        full: gives one parameter whole, wherever its shards lie.
+        scaled: multiply B by alpha/r, so that the update is B·A.
+    """
+    layers = dict(_layers(model))
     for name, parameter in model.named_parameters():
-        if ".lora_" in name:
-            yield name.replace(f".{_NAME}.", "."), full(parameter)
+        owner, adapts, leaf = name.partition(".lora_")
+        if adapts:
+            factor = layers[owner].scaling[_NAME] if scaled and leaf[0] == "B" else 1
+            yield name.replace(f".{_NAME}.", "."), factor * full(parameter)
 
 
 def _layers(inner: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -1,16 +1,17 @@
 """The policy: a causal language model with its tokenizer."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
-from rlobj.models.adapters import merged_weights, with_adapters, without_adapters
+from rlobj.models import adapters
+from rlobj.models.adapters import Full, Weights, without_adapters
 from rlobj.models.loading import load_model, load_tokenizer, loading, no_dropout
 from rlobj.settings.run_config import ModelConfig, RunConfig
 
@@ -45,17 +46,16 @@ class Policy:
         """`encode` for a held-out problem."""
         return encode_prompt(self.tokenizer, format_prompt(self.test_template, problem), self.chat)
 
-    def weights(
-        self, full: Callable[[nn.Parameter], Tensor], *, as_stored: bool = True
-    ) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, full: Full, *, as_stored: bool = True, merged: bool = True) -> Weights:
         """(name, whole tensor) of each weight, one at a time, with LoRA merged in.
 
         Args:
             full: returns one parameter whole, if it is sharded.
             as_stored: use the names of a Hugging Face checkpoint and not those of the modules.
+            merged: False = not merged: A and alpha/r·B of each layer come after the other weights.
         """
         inner = without_adapters(self.model)
-        for name, tensor in merged_weights(self.model, full):
+        for name, tensor in adapters.merged_weights(self.model, full, merged=merged):
             # Some modules fuse several tensors of the checkpoint.
             if as_stored and getattr(inner, "_weight_conversions", None):
                 from transformers.core_model_loading import revert_weight_conversion
@@ -63,6 +63,8 @@ class Policy:
                 yield from revert_weight_conversion(inner, {name: tensor}).items()
             else:
                 yield name, tensor
+        if not merged:
+            yield from adapters.adapter_weights(self.model, full, scaled=True)
 
     def save_settings(self, folder: Path) -> None:
         """Write a Hugging Face model folder without its weights."""
@@ -100,7 +102,7 @@ def load_policy(
     with loading(source):
         model: Any = load_model(config, source, device=device, hollow=hollow)
     if config.lora is not None:
-        model = with_adapters(model, config.lora, adapter)
+        model = adapters.with_adapters(model, config.lora, adapter)
     return Policy(model, tokenizer, source, chat, data.template, data.template_for_tests)
 
 

@@ -17,6 +17,7 @@ def vllm_sampler(
     model: Any,
     *,
     primary: bool = True,
+    lora_rank: int = 0,
 ) -> VllmSampler | VllmServerSampler:
     """The sampler of `sampling.engine`, in this process or a client of a server.
 
@@ -26,6 +27,7 @@ def vllm_sampler(
         tokenizer: the model's.
         model: has the model's `config` and `generation_config`.
         primary: as in `VllmServerSampler`.
+        lora_rank: of the adapter that it gets; 0 = it gets merged weights.
 
     Raises:
         MissingExtra: a package is not installed.
@@ -40,6 +42,7 @@ def vllm_sampler(
             settings=settings.vllm,
             dtype=arithmetic(config.model) or torch.float32,
             trust_remote_code=config.model.trust_remote_code,
+            lora_rank=lora_rank,
         )
     return VllmServerSampler(
         settings.server,
@@ -47,4 +50,5 @@ def vllm_sampler(
         eos=eos,
         model_config=model.config,
         primary=primary,
+        lora_rank=lora_rank,
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlobj.base.errors import RunError, Setting, counted
 from rlobj.samplers.types import Sampler
-from rlobj.samplers.weights import Digest, Live, Received, Sent
+from rlobj.samplers.weights import PARTS, Digest, Live, Received, Sent
 
 _SHOWN = 5
 """Names of tensors in a message."""
@@ -29,6 +29,8 @@ class Synchronizer:
     Args:
         sampler: receives the weights.
         weights: returns the policy's weights of this moment; every rank iterates over all of them.
+        adapter: returns those of the weights that updates change, if the others are frozen and the
+            sampler can keep them: only the first sync, and one that repeats a version, brings all.
         exact: the sampler computes with exactly the weights that it received; else only what
             arrives is compared.
 
@@ -40,10 +42,12 @@ class Synchronizer:
         self,
         sampler: Sampler,
         weights: Callable[[], Iterable[tuple[str, Tensor]]],
+        adapter: Callable[[], Iterable[tuple[str, Tensor]]] | None = None,
         *,
         exact: bool = True,
     ) -> None:
         self._sampler, self._weights, self._exact = sampler, weights, exact
+        self._adapter, self._frozen = adapter, Sent(())
         self._sent = Sent(())
         self._version = -1
         self._pushes = 0
@@ -59,18 +63,23 @@ class Synchronizer:
         """
         self._pushes += 1
         first = self._pushes == 1
-        part = None if first or version == self._version else self._part
-        arrives = part if self._sampler.same_tensors else None
-        sent = Sent(self._weights(), self._sampler.dtype, (arrives, part, self._part))
+        whole = first or version == self._version
+        part = None if whole else self._part
+        parts = [part if self._sampler.same_tensors else None, part, self._part]
+        source = self._adapter if self._adapter and not whole else self._weights
+        if self._adapter and whole:  # the frozen weights are read again after later syncs
+            parts += range(PARTS)
+        sent = Sent(source(), self._sampler.dtype, parts)
+        self._version = version
         try:
             self._sampler.sync(sent, version)
         finally:
             sent.drain()
-        self._sent, self._version = sent, version
-        whole = self._check(part)
+        self._sent, self._frozen = sent, sent if whole else self._frozen
+        ordered = self._check(part)
         if first and self._in_parts:
             large = sum(digest.length for digest in sent.digests.values()) >= _LARGE
-            self._in_parts = large and whole and self._check(self._pushes)
+            self._in_parts = large and ordered and self._check(self._part)
 
     def check(self) -> None:
         """Does the sampler still hold, and compute with, what was sent last?
@@ -83,7 +92,7 @@ class Synchronizer:
     @property
     def _part(self) -> int | None:
         """The part of the live weights that is read after this push; None = all."""
-        return self._pushes if self._in_parts else None
+        return self._pushes % PARTS if self._in_parts else None
 
     def _check(self, part: int | None) -> bool:
         """Check what arrived, and a part of what the engine computes with; None = all of it.
@@ -92,7 +101,7 @@ class Synchronizer:
             Whether all of it has the order in which it was sent.
         """
         received = self._sampler.received()
-        compare(self._sent.digests, self._version, received)
+        compare({**self._frozen.digests, **self._sent.digests}, self._version, received)
         live = self._sampler.live(part) if self._exact else None
         also = "" if live is None else " and as the engine computes with"
         self.checks = f"weights compared as received{also}"
@@ -101,7 +110,8 @@ class Synchronizer:
         if live is None:
             return False
         before = self._ordered
-        self._ordered = compare_live(self._sent.parts[part], live, self._version, before)
+        sent = {**self._frozen.parts.get(part, {}), **self._sent.parts[part]}
+        self._ordered = compare_live(sent, live, self._version, before)
         return live.whole and self._ordered == live.tensors.keys()
 
 

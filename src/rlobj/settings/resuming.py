@@ -25,6 +25,7 @@ RESUMABLE_SETTINGS = (
     "training.hang_timeout",
     "training.max_skipped",
     "training.stop_on",
+    "model.lora.sync",
     "environment.workers",
     "environment.max_failures",
     "rewards.max_failures",

@@ -29,6 +29,9 @@ class LoraConfig(Model):
     """the update is alpha/r · B·A"""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     """names of the linear layers that get an adapter"""
+    sync: Literal["auto", "adapter", "merged"] = "auto"
+    """what the sampler gets after an update: adapter = A and B alone; merged = all weights, with
+    the update added (auto: adapter with vLLM, if it can take it)"""
 
 
 ModelName = Annotated[str | None, AfterValidator(lambda name: None if name == "embedded" else name)]
@@ -53,6 +56,11 @@ class ModelConfig(Model):
     """run Python code from the model's repository"""
     lora: LoraConfig | None = None
     """train LoRA adapters; null = train all weights"""
+
+    @property
+    def synced_rank(self) -> int:
+        """The rank of the adapter that syncs bring alone; 0 = they bring merged weights."""
+        return self.lora.rank if self.lora is not None and self.lora.sync == "adapter" else 0
 
 
 PLAIN: dict[str, Any] = {

@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rlobj.base.errors import DataError, RlobjError
+from rlobj.base.errors import ConfigError, DataError, RlobjError, Setting
 from rlobj.data import Problem, load_problems
 from rlobj.data.sources import place_of
 from rlobj.samplers.vllm.installed import check_vllm
+from rlobj.samplers.vllm.settings import RANKS
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.sizing.fitting import Choice, choose, is_open, with_settings
@@ -52,6 +53,7 @@ def choose_settings(
     before = flattened(stored or {})
     take(Choice(name, before[name], "") for name in _KEPT if before.get(name, "auto") != "auto")
     chosen = take([_engine(config, cards)])
+    chosen = take(_lora_sync(chosen))
     if cards is not None and size is not None and config.model.name is not None:
         take(choose(chosen, size, cards))
     why = unknown and f"that of a CPU; set what your GPUs need, because {unknown}"
@@ -80,6 +82,28 @@ def _engine(config: RunConfig, cards: Cards | None) -> Choice:
         except RlobjError as error:
             why = str(error).rstrip(".")
     return Choice("sampling.engine", "transformers", why)
+
+
+def _lora_sync(config: RunConfig) -> list[Choice]:
+    """What a run with LoRA sends its sampler.
+
+    Raises:
+        ConfigError: the adapter alone, and the sampler cannot take it.
+    """
+    lora, sampling = config.model.lora, config.sampling
+    if lora is None:
+        return []
+    why = ""
+    if not sampling.engine.startswith("vllm"):
+        why = f"sampling.engine={sampling.engine} takes no adapters"
+    elif sampling.engine == "vllm" and sampling.vllm.sleep_level == 2:
+        why = "sampling.vllm.sleep_level=2 deletes the other weights"
+    elif lora.rank > RANKS[-1]:
+        why = f"vLLM takes a rank of at most {RANKS[-1]}"
+    if why and lora.sync == "adapter":
+        raise ConfigError(f"{why}; use ", Setting("model.lora.sync", "merged"))
+    value = "merged" if why else "adapter"
+    return [Choice("model.lora.sync", value, why or "vLLM keeps the other weights")]
 
 
 def held_out_share(

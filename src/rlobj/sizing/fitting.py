@@ -76,7 +76,9 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
 
     take("sampling.engine", "vllm", "the fastest sampler on a GPU")
     if config.sampling.engine == "vllm":
-        take("sampling.vllm.sleep_level", 2, "every update sends vLLM new weights")
+        sent = "the adapter alone" if config.model.synced_rank else "new weights"
+        level = 1 if config.model.synced_rank else 2
+        take("sampling.vllm.sleep_level", level, f"every update sends vLLM {sent}")
     values, memory = _fitting(config, size, cards, _strategies(config, cards.count))
     needed = f"{memory.needed.backward / GIB:.0f} of {cards.bytes / GIB:.0f} GiB"
     size_of_batch = "the largest that fits:" if memory.fits else "the smallest, and"

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,10 +24,11 @@ from rlobj.installation import check_version
 from rlobj.samplers.types import Feed, SamplingSettings, WeightsLost
 from rlobj.samplers.vllm.auth import is_local
 from rlobj.samplers.vllm.broadcast import WeightGroup
-from rlobj.samplers.vllm.connection import Connection, ServerGone
+from rlobj.samplers.vllm.connection import NAMING, Connection, ServerGone
+from rlobj.samplers.vllm.extension import MEMORY
 from rlobj.samplers.vllm.installed import SUPPORTED
 from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, VllmBase, request_fields
-from rlobj.samplers.vllm.settings import ServerSettings
+from rlobj.samplers.vllm.settings import ADAPTER, ServerSettings
 from rlobj.samplers.weights import Live, Received
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class VllmServerSampler(VllmBase):
         eos: token ids that end a response.
         model_config: configuration of the trainer's model, to be compared with the server's.
         primary: this rank sends the weights.
+        lora_rank: of the adapter that `sync` brings; 0 = it brings none.
 
     Raises:
         MissingExtra: aiohttp is not installed.
@@ -64,9 +65,10 @@ class VllmServerSampler(VllmBase):
         eos: Sequence[int],
         model_config: Any,
         primary: bool = True,
+        lora_rank: int = 0,
     ) -> None:
         super().__init__(tokenizer, eos)
-        self._settings, self._primary = settings, primary
+        self._settings, self._primary, self._lora_rank = settings, primary, lora_rank
         self._model = model_config.get_text_config()
         self._server = Connection(settings)
         about = self._server.wait(self._join)[0]
@@ -88,6 +90,12 @@ class VllmServerSampler(VllmBase):
         workers = self._server.call("rlobj_describe", long=False)
         if (mode := workers[0]["logprobs_mode"]) != "processed_logprobs":
             raise ConfigError(f"{url} returns {mode}. Start it with: rlobj serve MODEL")
+        if self._lora_rank > workers[0].get("lora_rank", 0):
+            raise ConfigError(
+                f"{url} has no room for an adapter of rank {self._lora_rank}. Start it with: "
+                f"rlobj serve MODEL --lora-rank {self._lora_rank}, or use ",
+                Setting("model.lora.sync", "merged"),
+            )
         differ = [
             f"{name} is {there} there and {here} here"
             for name, there in workers[0]["shape"].items()
@@ -118,7 +126,8 @@ class VllmServerSampler(VllmBase):
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         def body(item: Any) -> dict[str, Any]:
             prompt, fields = request(item)
-            return {"prompt": list(prompt), "return_token_ids": True, **fields}
+            body = {"prompt": list(prompt), "return_token_ids": True, **fields}
+            return {**body, "model": ADAPTER} if self._lora_rank else body
 
         def answered(item: Any, answer: Any) -> None:
             choices = sorted(answer["choices"], key=lambda choice: choice["index"])
@@ -163,7 +172,10 @@ class VllmServerSampler(VllmBase):
         fields = request_fields(settings, 1, 0, self._eos)
         for name in ("n", "seed", "logprobs", "stop_token_ids"):
             del fields[name]
-        return self._server.url, self._server.ask("GET", "/v1/models")["data"][0]["id"], fields
+        model = (
+            ADAPTER if self._lora_rank else self._server.ask("GET", "/v1/models")["data"][0]["id"]
+        )
+        return self._server.url, model, fields
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
@@ -185,7 +197,15 @@ class VllmServerSampler(VllmBase):
             else:
                 self._send_files(weights, version)
             self._state = self._status()
+            if self._lora_rank and self._state[0] == version:
+                self._name_adapter()
         self.version = self._expected = version
+
+    def _name_adapter(self) -> None:
+        """Give the adapter that the workers hold the name by which requests ask for it."""
+        if ADAPTER not in [one["id"] for one in self._server.ask("GET", "/v1/models")["data"]]:
+            body = {"lora_name": ADAPTER, "lora_path": ADAPTER}  # nothing is read from this path
+            self._server.ask("POST", NAMING, body)
 
     @contextlib.contextmanager
     def _paused(self) -> Iterator[None]:
@@ -201,9 +221,7 @@ class VllmServerSampler(VllmBase):
 
     def _send_files(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Send weights in a folder in shared memory; what a killed trainer left is replaced."""
-        shared = Path("/dev/shm")
-        base = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-        folder = base / f"rlobj-{os.getuid()}-{quote(self._server.url, safe='')}"
+        folder = MEMORY / f"rlobj-{os.getuid()}-{quote(self._server.url, safe='')}"
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(mode=0o700)

@@ -19,7 +19,7 @@ from torch import Tensor
 from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.samplers.types import Feed
-from rlobj.samplers.vllm.extension import EXTENSION
+from rlobj.samplers.vllm.extension import EXTENSION, adapter_request
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
 from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, VllmBase
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings, engine_arguments
@@ -43,6 +43,7 @@ class VllmSampler(VllmBase):
         settings: settings of the engine.
         dtype: dtype of the weights and of the arithmetic.
         trust_remote_code: run Python code from the model's folder.
+        lora_rank: of the adapter that `sync` brings; 0 = it brings none.
 
     Raises:
         MissingExtra: vLLM is not installed.
@@ -60,6 +61,7 @@ class VllmSampler(VllmBase):
         settings: VllmSettings,
         dtype: torch.dtype,
         trust_remote_code: bool = False,
+        lora_rank: int = 0,
     ) -> None:
         check_vllm()
         super().__init__(tokenizer, eos)
@@ -84,10 +86,11 @@ class VllmSampler(VllmBase):
             "worker_extension_cls": EXTENSION,
             "use_tqdm_on_load": False,
         }
+        self._lora_rank, self._adapter = lora_rank, None  # the adapter comes with the first sync
         defaults: dict[str, Any] = {"max_model_len": -1, "enforce_eager": self._cpu}
         if self._cpu:
             defaults |= WHOLE_PROMPTS
-        arguments = defaults | engine_arguments(settings.extra, ours)
+        arguments = defaults | engine_arguments(settings.extra, ours, lora_rank)
         self._made_group = not dist.is_initialized()
         refused = reported(
             ConfigError, f"sampling.vllm: vLLM cannot serve {model}", ValueError, TypeError, OSError
@@ -121,7 +124,9 @@ class VllmSampler(VllmBase):
                             SamplingParams(**fields, detokenize=bool(fields.get("stop")))
                             for _, fields in requests
                         ]
-                        names = self._engine.enqueue(inputs, parameters, use_tqdm=False)
+                        names = self._engine.enqueue(
+                            inputs, parameters, lora_request=self._adapter, use_tqdm=False
+                        )
                         keys = [name.partition("-")[0] for name in names]
                         running |= zip(keys, new, strict=True)
                     for output in engine.step():
@@ -148,6 +153,7 @@ class VllmSampler(VllmBase):
             self._asleep = False
         if not self._engine.reset_prefix_cache():
             raise RunError("vLLM did not clear its prefix cache; responses would mix policies")
+        self._adapter = adapter_request() if self._lora_rank else None
         self.version = version
 
     def received(self) -> Received:

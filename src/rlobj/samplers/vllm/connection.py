@@ -34,6 +34,8 @@ _PAUSE = 1.0
 """Seconds between two attempts to reach a server that is gone."""
 Request = tuple[str, str, Any]
 """Method, path and JSON body."""
+NAMING = "/v1/load_lora_adapter"
+"""The path that does not answer in JSON."""
 HEALTH: Request = ("GET", "/health", None)
 
 
@@ -199,7 +201,7 @@ class Connection:
             ) as answer:
                 status, text = answer.status, await answer.text()
             if status == 200:
-                return json.loads(text) if text else None
+                return json.loads(text) if text and path != NAMING else None
         except TimeoutError as error:
             raise ServerGone(f"{self.where} does not answer") from error
         except (aiohttp.ClientError, OSError) as error:

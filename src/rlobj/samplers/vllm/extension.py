@@ -6,8 +6,12 @@ HTTP, arguments and results are JSON.
 """
 
 import functools
+import itertools
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.samplers.vllm.broadcast import WeightGroup
+from rlobj.samplers.vllm.settings import ADAPTER
 from rlobj.samplers.weights import Sent, columns, digest
 
 EXTENSION = f"{__name__}.WeightExtension"
 """Value of vLLM's `worker_extension_cls`."""
+_Weights = Iterable[tuple[str, Tensor]]
+MEMORY = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
+"""Folder for files that carry weights: in shared memory if there is one."""
 
 
 # vLLM warns at each sync about layers without weights of their own, such as tied heads. rlobj's
@@ -71,6 +79,7 @@ class WeightExtension:
             "logprobs_mode": str(config.logprobs_mode),
             "dtype": str(config.dtype).removeprefix("torch."),
             "max_model_len": int(config.max_model_len),
+            "lora_rank": getattr(self.lora_config, "max_lora_rank", 0),  # pyright: ignore[reportAttributeAccessIssue]
             "device": torch.device(self.device).type,  # pyright: ignore[reportAttributeAccessIssue]
             "shape": {name: getattr(text, name, None) for name in SHAPE},
         }
@@ -94,18 +103,37 @@ class WeightExtension:
         model = self.model_runner.get_model()  # pyright: ignore[reportAttributeAccessIssue]
         return live_digests(model, config.dtype, part)
 
-    def rlobj_load(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Load weights from an iterator (in this process only), and take all of it."""
-        self.rlobj_version, self.rlobj_digests = -1, {}
+    def rlobj_load(self, weights: _Weights, version: int) -> None:
+        """Load weights from an iterator (in this process only), and take all of it.
+
+        The tensors of an adapter come last, and take the place of the adapter before: responses in
+        flight go on with it. If there are no others, the other weights stay; if there never were
+        any from the trainer, nothing is loaded and the version is -1.
+        """
+        below, self.rlobj_version, self.rlobj_digests = self.rlobj_digests, -1, {}
         self.rlobj_loads += 1
         arrived = Sent(weights, parts=[weights.first if isinstance(weights, Sent) else None])
+        adapter: dict[str, Tensor] = {}
+        others = iter(_without(adapter, arrived))
+        model = self.model_runner.get_model()  # pyright: ignore[reportAttributeAccessIssue]
         try:
-            self.reload_weights(weights_iterator=iter(arrived))  # pyright: ignore[reportAttributeAccessIssue]
+            if (first := next(others, None)) is not None:
+                below = {}
+                self.reload_weights(weights_iterator=itertools.chain([first], others))  # pyright: ignore[reportAttributeAccessIssue]
+                refresh_head(model)
+            elif not below:
+                return
+            model.rlobj_adapter = {name: tensor.shape for name, tensor in adapter.items()}
+            if adapter:
+                with tempfile.TemporaryDirectory(prefix="rlobj-adapter-", dir=MEMORY) as folder:
+                    _write(adapter, Path(folder))
+                    self.remove_lora(1)  # pyright: ignore[reportAttributeAccessIssue]
+                    self.add_lora(adapter_request(folder))  # pyright: ignore[reportAttributeAccessIssue]
         finally:
             arrived.drain()
-        refresh_head(self.model_runner.get_model())  # pyright: ignore[reportAttributeAccessIssue]
         self.rlobj_version = version
-        self.rlobj_digests = {name: astuple(sums) for name, sums in arrived.digests.items()}
+        sums = {name: astuple(sums) for name, sums in arrived.digests.items()}
+        self.rlobj_digests = {**below, **sums}
 
     @_answering
     def rlobj_load_files(self, folder: str, version: int) -> None:
@@ -135,6 +163,33 @@ def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  # not a mapping
                 yield name, file.get_tensor(name)
+
+
+def adapter_request(folder: str = ADAPTER) -> Any:
+    """What a request says to be answered with the adapter, from a folder unless it is loaded."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(ADAPTER, 1, folder)
+
+
+def _without(adapter: dict[str, Tensor], weights: _Weights) -> _Weights:
+    """Yield the other weights, and put the adapter's into the dictionary."""
+    for name, tensor in weights:
+        if ".lora_" in name:
+            adapter[name] = tensor
+        else:
+            yield name, tensor
+
+
+def _write(adapter: Mapping[str, Tensor], folder: Path) -> None:
+    """Write an adapter as vLLM reads it, with alpha = r: B is multiplied by alpha/r already."""
+    from safetensors.torch import save_file
+
+    rank = next(tensor.shape[0] for name, tensor in adapter.items() if ".lora_A." in name)
+    config = {"r": rank, "lora_alpha": rank, "target_modules": "all-linear"}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter.items()}
+    save_file(stored, folder / "adapter_model.safetensors")
 
 
 def refresh_head(model: nn.Module) -> None:
@@ -178,7 +233,11 @@ def live_digests(model: nn.Module, dtype: torch.dtype, part: int | None) -> dict
 def _tensors(model: nn.Module, part: int | None) -> Iterator[tuple[str, str, Tensor]]:
     """Yield (name, name of the weight that it is a copy of, values); tied weights once."""
     names: dict[int, str] = {}
-    for owner, module in model.named_modules():
+    for path, module in model.named_modules():
+        if hasattr(module, "base_layer"):  # shows what is inside as its own
+            yield from _adapter_tensors(model, path, module, part)
+            continue
+        owner = path.removesuffix(".base_layer")
         rows = getattr(module, "org_vocab_size", None)  # the rows after these are padding
         for leaf, parameter in module.named_parameters(recurse=False):
             if parameter.numel() and parameter.data_ptr() not in names:
@@ -197,3 +256,18 @@ def _packed(module: Any, dtype: torch.dtype, part: int | None) -> Tensor:
     inputs = getattr(module, "input_size_per_partition", None) or module.embedding_dim
     read = columns(torch.arange(inputs)[None], part)[0]
     return module.quant_method.apply(module, nn.functional.one_hot(read, inputs).to(dtype)).t()
+
+
+def _adapter_tensors(
+    model: Any, path: str, module: Any, part: int | None
+) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield (name, name, values) of the tensors of a layer's adapter, as it computes with them."""
+    owner, _, leaf = path.rpartition(".")
+    shapes, fused = getattr(model, "rlobj_adapter", {}), model.packed_modules_mapping
+    for kind in "ab":
+        stacks = getattr(module, f"lora_{kind}_stacked", ())
+        for below, stack in zip(fused.get(leaf, [leaf]), stacks, strict=False):
+            name = f"base_model.model.{owner}.{below}.lora_{kind.upper()}.weight"
+            if name in shapes:
+                rows, width = shapes[name]
+                yield name, name, columns(stack[0, 0, :rows, :width], part)

@@ -47,7 +47,9 @@ def kill_group(group: int) -> None:
                 process.send_signal(signal.SIGKILL)
 
 
-def command(model: str, host: str, port: int, arguments: Mapping[str, Any]) -> list[str]:
+def command(
+    model: str, host: str, port: int, arguments: Mapping[str, Any], lora_rank: int = 0
+) -> list[str]:
     """Return the command line of the server; it does not contain the key.
 
     Args:
@@ -55,6 +57,7 @@ def command(model: str, host: str, port: int, arguments: Mapping[str, Any]) -> l
         host: address to listen on.
         port: port to listen on.
         arguments: other engine arguments, by name.
+        lora_rank: of the adapters of trainers; 0 = they send none.
 
     Raises:
         ConfigError: rlobj sets one of the arguments itself.
@@ -75,7 +78,7 @@ def command(model: str, host: str, port: int, arguments: Mapping[str, Any]) -> l
     if Version(number) >= Version("0.32"):  # earlier ones need no word for it
         ours |= {"enable_scale_out": True}  # the path on which verifiers asks with token ids
     words = [sys.executable, "-P", "-m", "rlobj.samplers.vllm"]
-    for name, value in {**defaults, **engine_arguments(arguments, ours)}.items():
+    for name, value in {**defaults, **engine_arguments(arguments, ours, lora_rank)}.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
@@ -97,6 +100,7 @@ class Server:
         port: port to listen on.
         arguments: other engine arguments of vLLM, by name; dtype is float32 on a CPU, otherwise
             bfloat16.
+        lora_rank: of the adapters of trainers; 0 = they send none.
 
     Raises:
         MissingExtra: vLLM is not installed.
@@ -110,6 +114,7 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 8000,
         arguments: Mapping[str, Any] | None = None,
+        lora_rank: int = 0,
     ) -> None:
         check_vllm()
         reached = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
@@ -119,7 +124,7 @@ class Server:
         key = os.environ.get(auth.KEY_VARIABLE)
         self._key = key or secrets.token_urlsafe(32)
         self.key_path: Path | None = None if key else auth.key_file(port)
-        self._command = command(model, host, port, arguments or {})
+        self._command = command(model, host, port, arguments or {}, lora_rank)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Server:
@@ -132,7 +137,7 @@ class Server:
         for name in ("VLLM_API_KEY", "VLLM_ENABLE_V1_MULTIPROCESSING"):
             environment.pop(name, None)
         environment |= {auth.KEY_VARIABLE: self._key, "VLLM_SERVER_DEV_MODE": "1"}
-        environment |= {"VLLM_NO_USAGE_STATS": "1"}
+        environment |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         if vllm_on_cpu():
             environment["TORCHDYNAMO_DISABLE"] = "1"  # it takes seconds and needs a C++ compiler
         with self.log.open("wb") as log:

@@ -26,14 +26,30 @@ WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 vLLM takes the draw of a token back, which torch cannot do on a CPU: the engine would end."""
 
 
-def engine_arguments(given: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+ADAPTER = "policy"
+"""The name of the trained adapter in vLLM; its number is 1."""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of adapters for which vLLM can have room."""
+
+
+def engine_arguments(
+    given: Mapping[str, Any], ours: Mapping[str, Any], lora_rank: int = 0
+) -> dict[str, Any]:
     """The engine arguments that somebody gives, and those that rlobj sets itself.
+
+    Args:
+        given: by name.
+        ours: by name.
+        lora_rank: of an adapter for which there is room; 0 = there is none.
 
     Raises:
         ConfigError: one that is given is rlobj's, or refused.
     """
     named = {name.replace("-", "_"): value for name, value in given.items()}
     ours = {**ours, **_ALWAYS}
+    if lora_rank:
+        room = min((rank for rank in RANKS if rank >= lora_rank), default=lora_rank)
+        ours |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
     if taken := sorted(named.keys() & {*ours, *_REFUSED}):
         raise ConfigError(f"leave out these engine arguments, which rlobj sets: {', '.join(taken)}")
     return {**named, **ours}
@@ -53,7 +69,8 @@ class VllmSettings(Model):
     """bytes of key-value cache (auto: 256 MiB on a CPU; the rest of vLLM's share on a GPU)"""
     sleep_level: Literal["auto", 0, 1, 2] = "auto"
     """GPU memory that is freed between rollouts: 0 none, 1 all (weights move to CPU memory), 2 all
-    (weights are deleted, as each sync brings all of them); no effect on a CPU (auto: 2)"""
+    (weights are deleted, as each sync brings all of them); no effect on a CPU (auto: 2, or 1 if
+    syncs bring adapters alone)"""
     extra: dict[str, Any] = Field(default_factory=dict)
     """other arguments of vllm.LLM, by name, such as max_model_len"""
 

@@ -241,7 +241,8 @@ def _sampler(
             own_copy=apart,
         )
     inner, primary = without_adapters(policy.model), parallel.rank == 0
-    return vllm_sampler(config, initial.source, policy.tokenizer, inner, primary=primary)
+    source, rank = initial.source, config.model.synced_rank
+    return vllm_sampler(config, source, policy.tokenizer, inner, primary=primary, lora_rank=rank)
 
 
 def _conversations(

@@ -24,6 +24,7 @@ from rlobj.data import Problem, ProblemStream
 from rlobj.data.problems import fingerprint
 from rlobj.evaluation import GradedBenchmark, GradedProblem, sample_and_grade
 from rlobj.insight.diagnosis import Finding, Watch
+from rlobj.models.adapters import adapter_weights
 from rlobj.models.policy import Policy
 from rlobj.ranks import ProcessGroup, together
 from rlobj.rewards import Grader
@@ -124,9 +125,11 @@ class Trainer:
         self.position, self.digests = self.stream.state(), self._digests(settings_of(config))
         self.pipeline = Pipeline(collector, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
+        full, alone = self.parallel.full, config.model.synced_rank > 0
         self.synchronizer = Synchronizer(
             self.sampler,
-            lambda: self.policy.weights(self.parallel.full, as_stored=not own_names),
+            lambda: self.policy.weights(full, as_stored=not own_names, merged=not alone),
+            (lambda: adapter_weights(self.policy.model, full, scaled=True)) if alone else None,
             exact=config.sampling.max_logprob_gap == "auto",
         )
         self.watch = Watch(config)
