@@ -144,8 +144,7 @@ def evaluate(
     sampler: options.Sampler = None,
     settings: options.Settings = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Default: one under evals/."),
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Default: one under evals/.")
     ] = None,
     processes: options.Processes = None,
     trust: options.Trust = False,

@@ -185,7 +185,7 @@ def test_a_conversation_of_several_rows_is_one_sample(tmp_path):
         turns = [TurnRecord(2, f"t{n}", array("i"), number=n, end="") for n in numbers]
         ids = [1] * 2 * len(turns)
         text = turns[-1].text
-        return Response([5], ids, [0.0] * len(ids), text, finish, 0, turns, began)  # type: ignore[arg-type]
+        return Response([5], ids, [0.0] * len(ids), text, finish, 0, turns=turns, began=began)  # type: ignore[arg-type]
 
     class Conversing:
         def sample(self, problems, *, count, settings, seeds, done=None):

@@ -222,11 +222,6 @@ def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> T
     return bool(names(tree)) and comparer.proportional(tree, gold_tree, ordered)
 
 
-def _gold_chain(answer: Structure, gold: Chain, comparer: ExactComparer) -> Truth:
-    """A gold answer 2^{10} = 1024 is its first value."""
-    return compare(answer, gold.values[0], comparer)
-
-
 def _gold_rounding(answer: Structure, gold: Rounded, comparer: ExactComparer) -> Truth:
     """A gold answer 14/3 ≈ 4.67 is its exact value, and ≈ 4.67 its rounded one."""
     return compare(answer, gold.value or gold.about, comparer)
@@ -282,11 +277,6 @@ def _other_variable(answer: Structure, gold: Structure, comparer: ExactComparer)
 def _without_names(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """A name may be left out: x = 5 is 5."""
     return compare(without_name(answer), without_name(gold), comparer)
-
-
-def _words(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
-    """Words equal the same words only."""
-    return _text(answer) == _text(gold) != ""
 
 
 def _sets(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
@@ -350,16 +340,6 @@ def _percent(answer: Scalar, gold: Scalar, comparer: ExactComparer) -> Decision:
     return _any(comparer.equal(answer, meant) for meant in (gold, before_sign))
 
 
-def _values(answer: Scalar, gold: Scalar, comparer: ExactComparer) -> Truth:
-    """Values are equal if the comparer says so."""
-    return comparer.equal(answer, gold)
-
-
-def _numerals(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
-    """A numeral in a base equals the same numeral only."""
-    return answer == gold
-
-
 def _rows(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     """Tuples and matrices have the same brackets, the same shape and equal entries."""
     if getattr(answer, "brackets", "()") != getattr(gold, "brackets", "()"):
@@ -375,7 +355,8 @@ Side = Literal["answer", "gold", "either", "both"]
 RULES: tuple[tuple[Side, type[Structure] | tuple[type[Structure], ...], Rule], ...] = (
     ("gold", Named, _gold_equation),
     ("either", Relation, _relations),
-    ("gold", Chain, _gold_chain),
+    # A gold answer 2^{10} = 1024 is its first value.
+    ("gold", Chain, lambda answer, gold, comparer: compare(answer, gold.values[0], comparer)),
     ("gold", Rounded, _gold_rounding),
     ("answer", Chain, _chain),
     ("answer", Rounded, _rounding),
@@ -384,7 +365,7 @@ RULES: tuple[tuple[Side, type[Structure] | tuple[type[Structure], ...], Rule], .
     ("answer", Named, _other_order_of_names),
     ("either", Named, _other_variable),
     ("either", Named, _without_names),
-    ("either", Words, _words),
+    ("either", Words, lambda answer, gold, _: _text(answer) == _text(gold) != ""),
     ("either", (Interval, Region), _sets),
     ("either", Items, _set_in_braces),
     ("answer", Items, _named_coordinates),
@@ -392,8 +373,8 @@ RULES: tuple[tuple[Side, type[Structure] | tuple[type[Structure], ...], Rule], .
     ("either", Items, _lists),
     ("both", Scalar, _other_unit),
     ("both", Scalar, _percent),
-    ("both", Scalar, _values),
-    ("either", Based, _numerals),
+    ("both", Scalar, lambda answer, gold, comparer: comparer.equal(answer, gold)),
+    ("either", Based, lambda answer, gold, _: answer == gold),
     ("both", (Tuple, Matrix), _rows),
 )
 """Whose structure must be of which kind, and the rule; the first rule that decides counts."""

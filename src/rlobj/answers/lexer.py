@@ -96,11 +96,6 @@ _SPACED = re.compile(r"([+-]?\s*(?:\\?\$)?\s*)(\d{1,3}(?: \d{3})+)(?!\d)")
 _COMMAS = re.compile(r"(?<![\d.,_^])\d{1,3}(?:,\d{3})+(?![\d,])")
 
 
-def _decimal_degrees(run: re.Match[str]) -> str:
-    r"""Write 30^\circ 15' as 121/4\circ."""
-    return rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ"
-
-
 _REWRITES: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
     *(
         (mark, pattern.replace("VALUE", LISTS["value"]), new)
@@ -114,7 +109,7 @@ _REWRITES: list[tuple[str, str, str | Callable[[re.Match[str]], str]]] = [
     (
         r"\circ",
         r"([0-9]+)\s*\\circ\s*([0-9]+)\s*'(?!')(?:\s*([0-9]+(?:\.[0-9]+)?)\s*(?:''|\"))?",
-        _decimal_degrees,
+        lambda run: rf"{int(run[1]) + Fraction(run[2]) / 60 + Fraction(run[3] or 0) / 3600}\circ",
     ),
 ]
 _RULES = [(mark, re.compile(pattern), replacement) for mark, pattern, replacement in _REWRITES]

@@ -191,10 +191,7 @@ class NumericComparer(ExactComparer):
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> bool | None:
         """Return whether the ratio of both is the same number at all points."""
         first = None
-        for values in _evaluated(answer, gold):
-            if values is None:
-                continue
-            a, g = values
+        for a, g in filter(None, _evaluated(answer, gold)):
             if a == 0 or g == 0:
                 if a != g:
                     return False
@@ -208,10 +205,7 @@ class NumericComparer(ExactComparer):
 
     def _same(self, answer: Tree, gold: Tree, decimal: bool) -> bool | None:
         seen = 0
-        for values in _evaluated(answer, gold):
-            if values is None:
-                continue
-            a, g = values
+        for a, g in filter(None, _evaluated(answer, gold)):
             if decimal and not names(answer) | names(gold):
                 return bool(abs(a - g) <= mpmath.mpf(1) / TOLERANCE.denominator * abs(g))
             if not _close(a, g):

@@ -34,6 +34,16 @@ _EXPECTED = 'Expected "package.module:name" or "path/to/file.py:name".'
 
 
 @contextlib.contextmanager
+def held(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Inside, a variable has a value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextlib.contextmanager
 def importing(targets: Collection[str] | None) -> Iterator[None]:
     """Inside, only these targets are imported, and another one is an error; None = all of them.
 
@@ -42,11 +52,8 @@ def importing(targets: Collection[str] | None) -> Iterator[None]:
     outside = _TRUSTED.get()
     if outside is not None:
         targets = outside if targets is None else [name for name in targets if name in outside]
-    token = _TRUSTED.set(targets)
-    try:
+    with held(_TRUSTED, targets):
         yield
-    finally:
-        _TRUSTED.reset(token)
 
 
 @contextlib.contextmanager
@@ -55,12 +62,8 @@ def without_imports(but: Collection[str] = ()) -> Iterator[None]:
 
     Another class or rule that an objective names has a stand-in, which keeps its settings.
     """
-    token = _STAND_INS.set(True)
-    try:
-        with importing(but):
-            yield
-    finally:
-        _STAND_INS.reset(token)
+    with held(_STAND_INS, True), importing(but):
+        yield
 
 
 def reads_only() -> bool:

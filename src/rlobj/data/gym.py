@@ -16,7 +16,6 @@ from rlobj.workers.worker import NoReply, Worker
 
 PREFIX = "reasoning-gym:"
 REWARD = "reasoning_gym"
-EXTRA = "reasoning-gym"
 DEFAULTS = {"seed": 0, "size": 1000}
 
 
@@ -32,7 +31,7 @@ def refuse_missing(source: str) -> None:
         MissingExtra: so it is.
     """
     if find_spec("reasoning_gym") is None:
-        raise MissingExtra("reasoning-gym", EXTRA, source)
+        raise MissingExtra("reasoning-gym", "reasoning-gym", source)
 
 
 def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[Problem]:

@@ -332,12 +332,7 @@ def place_of(problem: Problem) -> Any:
 
 
 def _problems(
-    source: str,
-    part: str,
-    config: DataConfig,
-    reader: RowReader,
-    *,
-    fallback: bool,
+    source: str, part: str, config: DataConfig, reader: RowReader, *, fallback: bool
 ) -> Iterable[Problem]:
     """The problems of a source; with `fallback`, all of a source without splits."""
     path = path_of(source)

@@ -52,10 +52,7 @@ def build_tokenizer(alphabet: str = ALPHABET) -> PreTrainedTokenizerFast:
     characters.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=characters,
-        pad_token="<pad>",
-        bos_token="<bos>",
-        eos_token="<eos>",
-        unk_token="<unk>",
+        **{f"{token[1:-1]}_token": token for token in SPECIAL},
         padding_side="left",
         clean_up_tokenization_spaces=False,
         model_max_length=128,

@@ -113,10 +113,7 @@ class Rows:
     """
 
     def __init__(
-        self,
-        own: Sequence[int],
-        owners: Sequence[int] | None = None,
-        prompts: Sequence[int] = (0,),
+        self, own: Sequence[int], owners: Sequence[int] | None = None, prompts: Sequence[int] = (0,)
     ) -> None:
         self.own, self.prompts = own, prompts
         self.owners = [0] * len(own) if owners is None else owners

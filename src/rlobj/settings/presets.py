@@ -109,15 +109,12 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
     content = read_yaml(path)
     if not content:
         raise ConfigError(f"{path} is empty; expected keys such as base, objective and training")
-    config = _beside(
-        path, {key: setting for key, setting in content.items() if key not in FILE_KEYS}
-    )
+    settings = {key: setting for key, setting in content.items() if key not in FILE_KEYS}
+    config = _beside(path, settings)
     bases: tuple[str, ...] = ()
     if content.get("base") is not None:
-        try:
+        with reported(ConfigError, f"{path}: base", ConfigError):
             base = _find(str(content["base"]), path)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: base: ", error) from None
         seen = (*above, path.resolve())
         if base.resolve() in seen:
             raise ConfigError(f"{path}: base '{content['base']}' leads back to itself")

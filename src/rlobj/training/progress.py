@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from rlobj.base.launched import first_process
@@ -195,13 +195,11 @@ class RunScreen(Stages, Callback):
     def panel(self) -> Group:
         """A bar with the times, and a table of the first and the newest metrics."""
         done = ProgressBar(total=max(self.steps, 1), completed=self.done)
-        columns = (
-            Column(style="bold"),
-            Column(ratio=1),
-            Column(),
-            Column(style="dim", min_width=10),
-        )
-        bar = Table.grid(*columns, padding=(0, 1), expand=True)
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column(style="bold")
+        bar.add_column(ratio=1)
+        bar.add_column()
+        bar.add_column(style="dim", min_width=10)
         bar.add_row(f"steps {self.done}/{self.steps}", done, "  ".join(self.times()), self._phase)
         table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="dim")
         table.add_column("")
@@ -226,10 +224,8 @@ def shown(progress: bool | RunScreen) -> Iterator[RunScreen | None]:
     if progress is False or not first_process():
         yield None
         return
-    if progress is True:
-        progress = RunScreen(bystander())
-    with progress:
-        yield progress
+    with RunScreen(bystander()) if progress is True else progress as screen:
+        yield screen
 
 
 def held_out(line: Mapping[str, Any]) -> str:

@@ -183,9 +183,7 @@ class Watch:
 
 
 def diagnose(
-    runs: Path | str | Iterable[Path | str],
-    *,
-    progress: Progress = lambda done, total: None,
+    runs: Path | str | Iterable[Path | str], *, progress: Progress = lambda done, total: None
 ) -> Diagnosis:
     """Check runs for what goes wrong in training: collapse, drift, spikes, rules without effect.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rlobj.base.errors import BatchError, ConfigError
+from rlobj.base.errors import BatchError, ConfigError, reported
 from rlobj.base.files import write_whole
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
@@ -95,13 +95,11 @@ class Progress:
         Raises:
             ConfigError: the file is missing or damaged, or the objective has other controllers.
         """
-        path = checkpoint / STATE_FILE
-        try:
+        path, damaged = checkpoint / STATE_FILE, (OSError, ValueError, KeyError, TypeError)
+        advice = ": resume from a checkpoint of an ObjectiveTrainer"
+        with reported(ConfigError, f"{path} cannot be read", *damaged, advice=advice):
             saved = json.loads(path.read_text(encoding="utf-8"))
             state, rows, record = dict(saved["state"]), int(saved["rows"]), saved["record"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            expected = "resume from a checkpoint of an ObjectiveTrainer"
-            raise ConfigError(f"{path} cannot be read ({error}): {expected}") from None
         if others := {*objective.init()} ^ (state.keys() - {"update"}):
             raise ConfigError(f"{path} is of an objective with other controllers: {sorted(others)}")
         self.state, self.rows = state, rows

@@ -21,7 +21,7 @@ from verl.utils.device import get_device_id, get_device_name
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine_workers import TrainingWorker
 
-from rlobj.base.errors import RunError
+from rlobj.base.errors import RunError, reported
 from rlobj.base.files import write_whole
 from rlobj.integrations.verl.settings import Settings
 from rlobj.integrations.verl.tables import correct, rollout_table, scored, values
@@ -190,13 +190,11 @@ class ObjectiveWorker(TrainingWorker):
             RunError: the checkpoint has no state of this objective; raised on all ranks.
         """
         file = self._state_file(local_path)
-        with together(self.comm, "loading rlobj's state"):
-            try:
-                state = json.loads(file.read_text(encoding="utf-8"))
-                if state.keys() != self.state.keys():
-                    raise ValueError(f"it has {sorted(state)}, expected {sorted(self.state)}")
-            except (OSError, ValueError) as problem:
-                raise RunError(f"cannot resume the objective from {file}: {problem}") from None
+        unread = reported(RunError, f"cannot resume the objective from {file}", OSError, ValueError)
+        with together(self.comm, "loading rlobj's state"), unread:
+            state = json.loads(file.read_text(encoding="utf-8"))
+            if state.keys() != self.state.keys():
+                raise ValueError(f"it has {sorted(state)}, expected {sorted(self.state)}")
         self.state, self._moved = state, True
         return super().load_checkpoint(local_path, *args, **kwargs)
 

@@ -8,8 +8,8 @@ parsing      text -> expression
 This module has the pydantic fields for rules and numbers. `rlobj.objectives.frame` evaluates them.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Annotated, Any, get_args
@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.base.errors import ConfigError, reported
+from rlobj.base.targets import held
 from rlobj.objectives.rules.columns import COLUMNS, ColumnLevel, Level, Scope, score_columns
 from rlobj.objectives.rules.nodes import (
     Constant,
@@ -36,14 +37,9 @@ _SCOPE: ContextVar[Scope | None] = ContextVar("_SCOPE", default=None)
 """What pydantic fields may read: they are validated without their objective."""
 
 
-@contextmanager
-def reading(scope: Scope) -> Iterator[None]:
+def reading(scope: Scope) -> AbstractContextManager[None]:
     """Within this context, the texts of fields may read the names of a scope."""
-    token = _SCOPE.set(scope)
-    try:
-        yield
-    finally:
-        _SCOPE.reset(token)
+    return held(_SCOPE, scope)
 
 
 def read_number(value: Any) -> Number:

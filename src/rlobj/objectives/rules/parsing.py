@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any, NoReturn
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.targets import has_stand_in, import_target
 from rlobj.objectives.rules import nodes
 from rlobj.objectives.rules.columns import COLUMNS, Level, Scope
@@ -81,10 +81,8 @@ def custom_rule(target: str, **settings: Any) -> Rule:
     if not (isinstance(member, type) and issubclass(member, CustomRule)):
         raise ConfigError(f"target {target!r} must be a subclass of rlobj's CustomRule")
     member.origin = target
-    try:
+    with reported(ConfigError, target, TypeError):  # a setting is absent or unknown
         return member(**settings)
-    except TypeError as error:  # a setting is absent or unknown
-        raise ConfigError(f"{target}: {error}") from None
 
 
 _CALLS: dict[str, Callable[..., Expr]] = {**FUNCTIONS, "reward": reward, "custom": custom_rule}
