@@ -125,11 +125,11 @@ class Slow(Grader):
 def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
     grader = Slow()
     groups = [[sample(f"{g}{j}") for j in range(3)] for g in range(5)]
-    with Grading(grader, [f"p{g}" for g in range(5)]) as grading:
+    with Grading(grader, lambda g: f"p{g}") as grading:
         for calls, g in enumerate((3, 0, 4)):
             grading.done(g, groups[g])
             forked.wait_until(lambda: len(grader.threads) > calls)  # noqa: B023
-        graded = grading.finish(groups)
+        graded = grading.finish(dict(enumerate(groups)))
     assert [[(grade.reward, grade.reason) for grade in group] for group in graded] == [
         [(float(f"{g}{j}"), f"p{g}") for j in range(3)] for g in range(5)
     ]
@@ -139,15 +139,15 @@ def test_groups_are_graded_as_they_arrive_and_the_grades_are_in_order():
 
 
 def test_a_grader_that_fails_ends_sampling_and_the_call():
-    with Grading(Slow(), ["p", "q"]) as grading:
+    with Grading(Slow(), "pq".__getitem__) as grading:
         grading.done(0, [sample("x")])
         forked.wait_until(lambda: grading._work.done())
         with pytest.raises(RunError, match="cannot grade x"):
             grading.done(1, [sample("1")])
-    with Grading(Slow(), ["p"]) as grading:
+    with Grading(Slow(), "p".__getitem__) as grading:
         grading.done(0, [sample("x")])
         with pytest.raises(RunError, match="cannot grade x"):
-            grading.finish([[sample("x")]])
+            grading.finish({0: [sample("x")]})
 
 
 def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):

@@ -15,7 +15,6 @@ import copy
 import threading
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -80,12 +79,7 @@ class Conversations:
         settings: limits.
         context: largest number of tokens that the policy reads and writes in a row; None = what the
             sampler allows.
-
-    Attributes:
-        asked: called with 1 when a turn is asked of the sampler, and with -1 when it arrives.
     """
-
-    asked: Callable[[int], None] = staticmethod(lambda change: None)
 
     def __init__(
         self,
@@ -217,7 +211,6 @@ class Conversations:
             raise error from None
 
     def _arrived(self, request: Request, sample: Response) -> None:
-        self.asked(-1)
         self._loop.call_soon_threadsafe(_settle, request.key, sample)
 
     async def _converse(self, sampling: Sampling, talk: Talk) -> list[Response]:
@@ -302,7 +295,6 @@ class Conversations:
         seed = sampling.seed(rollout.place, "turn", rollout.count)
         answer = self._loop.create_future()
         most = rollout.room(row, 0, self._context)
-        self.asked(1)
         sampling.feed.put(Request(rollout.place, answer, row.read(), seed, most))
         return await answer
 
@@ -450,7 +442,7 @@ def _stopping() -> Iterator[None]:
         raise RunError(str(failed)) from failed
 
 
-def _failed(work: Future[None]) -> bool:
+def _failed(work: Any) -> bool:
     return work.cancelled() or work.exception() is not None
 
 

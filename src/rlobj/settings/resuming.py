@@ -49,6 +49,8 @@ RECORDED_SETTINGS = (
     "evaluation",
     "sampling.engine",
     "sampling.dynamic",
+    "sampling.in_flight",
+    "sampling.max_staleness",
 )
 """Settings that change the results of later steps: the run records each change."""
 

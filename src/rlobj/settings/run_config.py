@@ -197,6 +197,14 @@ class RunConfig(Model):
                 )
         if sampling.async_depth > 0 and sampling.engine == "vllm":
             wrong["sampling.async_depth"] = "expected 0 with engine=vllm; or use engine=vllm-server"
+        if sampling.continuous and sampling.async_depth > 0:
+            wrong["sampling.async_depth"] = "expected 0 with sampling.schedule=continuous"
+        if sampling.continuous and sampling.dynamic and sampling.dynamic.whole_batches:
+            wrong["sampling.dynamic.whole_batches"] = (
+                "expected false: sampling.schedule=continuous has no batches"
+            )
+        if sampling.prompts_in_flight < prompts:
+            wrong["sampling.in_flight"] = f"expected at least sampling.prompts_per_step, {prompts}"
         if self.training.shared_prompts is True and self.training.gradient_checkpointing is True:
             wrong["training.shared_prompts"] = (
                 "expected auto or false with training.gradient_checkpointing=true"

@@ -73,6 +73,21 @@ class SamplingConfig(SamplingSettings):
     server: ServerSettings = ServerSettings()
     """a vLLM server"""
 
+    @property
+    def continuous(self) -> bool:
+        """Whether responses are drawn all the time."""
+        return self.schedule == "continuous"
+
+    @property
+    def ahead(self) -> bool:
+        """Whether responses are drawn while the policy is trained."""
+        return self.async_depth > 0 or self.continuous
+
+    @property
+    def prompts_in_flight(self) -> int:
+        """`in_flight`, or twice `prompts_per_step` where it is null."""
+        return self.in_flight or 2 * self.prompts_per_step
+
     def settings(self, **other: Any) -> SamplingSettings:
         """Return the settings of the sampler, with other values if given."""
         values = {name: getattr(self, name) for name in SamplingSettings.model_fields}

@@ -76,7 +76,7 @@ def refuse_unknown_accuracy(config: RunConfig, says_right: bool) -> None:
 
 def doubts(config: RunConfig) -> Iterator[str]:
     """Warnings about settings that are allowed and hardly what somebody wants."""
-    depth = config.sampling.async_depth
+    sampling = config.sampling
     of_sampler, mismatch = config.training.old_logprobs == "sampler", config.objective.mismatch
     if of_sampler and mismatch is not None:
         yield Message(
@@ -86,10 +86,12 @@ def doubts(config: RunConfig) -> Iterator[str]:
             " or ",
             Setting("training.old_logprobs", "policy"),
         )
-    if depth and mismatch is None and not of_sampler:
+    if sampling.ahead and mismatch is None and not of_sampler:
+        depth = sampling.async_depth
         yield Message(
-            f"sampling.async_depth={depth} without objective.mismatch: samples of older weights "
-            "are used without a correction; use ",
+            f"sampling.async_depth={depth}" if depth else "sampling.schedule=continuous",
+            " without objective.mismatch: samples of older weights are used without a correction; "
+            "use ",
             Setting("objective.mismatch", "{kind: truncate}"),
         )
     if config.sampling.dynamic and config.objective.scores_alone:

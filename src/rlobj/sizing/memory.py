@@ -275,7 +275,7 @@ def _with_sampler(
     cached = 2 * size.layers * size.keys * word
     sequence = cached * longest(config, size)
     if engine == "transformers":
-        if "gathered weights" in parts or sampling.async_depth:
+        if "gathered weights" in parts or sampling.ahead:
             parts["sampler's copy"] = Use.always(WORD * size.total)
         most = -(-max(sampled(config), evaluated(config)) // ranks)
         tokens = min(sampling.batch_tokens, most * longest(config, size))

@@ -177,7 +177,7 @@ are right differ by 1e-6 in float32."""
 
 def sampler_drift(history: History) -> Facts:
     """The sampler's log-probs are not the policy's; samples that are old on purpose may differ."""
-    old = history.config.sampling.async_depth > 0
+    old = history.config.sampling.ahead
     name = "sampler/kl" if old else "sampler/logprob_gap"
     gap, first = history.mean(name), history.first(name)
     limit = LARGE_KL if old else max(SAMPLER_GAP, GAP_GROWTH * first)

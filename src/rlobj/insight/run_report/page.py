@@ -55,7 +55,8 @@ def times(runs: Sequence[Run]) -> Table:
     """Seconds a step by phase, the longest first, with their share of the step."""
     timed = [[line for line in run.steps if line.get("time/step")] for run in runs]
     phases = {metric for run in runs for metric in run.metrics if metric.startswith("time/")}
-    phases -= {"time/updating", "time/sampling_hidden", "time/grading_hidden"}  # beside the others
+    beside = ("updating", "waiting", "sampling_hidden", "grading_hidden")
+    phases -= {f"time/{name}" for name in beside}
     every = [line for steps in timed for line in steps]
     longest_first = sorted(sorted(phases), key=lambda metric: -total(every, metric))
     columns = [

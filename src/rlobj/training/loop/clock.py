@@ -92,6 +92,7 @@ class Clock:
         """End the step: time/<phase>, time/other and time/step in seconds, and tokens per second.
 
         time/updating is the wall time of all updates, which the phases inside them count as well.
+        time/waiting is that of sampling and grading together: the trainer had no responses.
 
         Args:
             tokens: sampled in the step. Their speed leaves out evaluating and writing.
@@ -103,5 +104,6 @@ class Clock:
         training = total - times["time/evaluating"] - times["time/writing"]
         times["time/other"] = total - sum(times.values())
         times["time/updating"] = self._stages["updating"]
+        times["time/waiting"] = times["time/sampling"] + times["time/grading"]
         self.restart(now)
         return {**times, "time/step": total, "tokens/per_second": tokens / max(training, 1e-9)}

@@ -232,7 +232,7 @@ def _sampler(
     if settings.engine == "object":
         raise ConfigError("sampling.engine is object: pass a Python object as sampler=...")
     if settings.engine == "transformers":
-        apart = parallel.shards or settings.async_depth > 0
+        apart = parallel.shards or settings.ahead
         return TransformersSampler(
             initial.frozen() if apart else policy.model,
             policy.tokenizer,
@@ -288,6 +288,12 @@ def _facts(
     """
     config, parallel, policy = trainer.config, trainer.parallel, trainer.policy
     name, depth = config.model.name or "embedded", config.sampling.async_depth
+    ahead, continuous = (
+        f", {counted(depth, 'step')} ahead" * (depth > 0),
+        config.sampling.continuous,
+    )
+    if continuous:
+        ahead = f", continuous, {config.sampling.prompts_in_flight} prompts in flight"
     if run.inputs.passed("model") is not None:
         name = policy.source or "given"
     autocast, whole_rows = trainer.learner.autocast, trainer.learner.forward.whole_rows
@@ -304,11 +310,13 @@ def _facts(
         "prompts": f"computed once per response: {whole_rows}"
         if whole_rows
         else f"computed once for all responses{saving}",
-        "sampler": config.sampling.engine + (f", {counted(depth, 'step')} ahead" if depth else ""),
+        "sampler": config.sampling.engine + ahead,
         "run": str(nearby(trainer.run.path)),
         "chosen": run.chosen,
     }
     changed_now = [f"{path} {before} → {now}" for path, (before, now) in changes.items()]
+    if run.resumed and continuous:
+        changed_now.append("continuous: what was in flight is drawn again, numbers do not repeat")
     facts[f"from step {trainer.learner.steps + 1}"] = "; ".join(changed_now)
     return {name: text for name, text in facts.items() if text}
 

@@ -53,6 +53,7 @@ from rlobj.training.loop.learner import Learner, Metrics
 from rlobj.training.loop.metrics import rollout_metrics
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.collector import Collector, Pipeline, Rollout, decouples
+from rlobj.training.rollouts.continuous import Continuous
 from rlobj.training.rollouts.sharding import MiniBatch
 from rlobj.training.trackers import log_metrics
 
@@ -123,7 +124,10 @@ class Trainer:
             config, self.policy, self.sampler, self.grader, self.stream, comm, self.conversations
         )
         self.position, self.digests = self.stream.state(), self._digests(settings_of(config))
-        self.pipeline = Pipeline(collector, depth, config.training.steps)
+        if config.sampling.continuous:
+            self.pipeline = Continuous(collector)
+        else:
+            self.pipeline = Pipeline(collector, depth, config.training.steps)
         own_names = isinstance(self.sampler, TransformersSampler)
         full, alone = self.parallel.full, config.model.synced_rank > 0
         self.synchronizer = Synchronizer(
@@ -161,6 +165,7 @@ class Trainer:
             learner.state = state.objective
             self.failures.update(state.failures)
             self.stream.restore(state.stream)
+            self.pipeline.restore(state.stream)
             self.position = self.stream.state()
             checkpoint.restore_optimizer(newest, self.parallel, self.policy.model)
             checkpoint.restore_scores(newest, learner.scores.lagged)
@@ -248,14 +253,16 @@ class Trainer:
         rollout = self.repeated(take)
         seconds = rollout.seconds
         sampling, grading = 0.0, seconds["hidden"]
-        if self.config.sampling.async_depth:  # sampled and graded beside the steps before
-            sampling, grading = seconds["sample"], grading + seconds["grade"]
+        if self.config.sampling.ahead:
+            sampling = seconds["sample"]
         else:
             self.sampler.sleep()
+        if self.config.sampling.async_depth:  # sampled and graded beside the steps before
+            grading += seconds["grade"]
+        else:
             clock.move("sampling", "grading", seconds["grade"])
         names, epochs = self.config.rewards.names or (), self.stream.epochs(rollout.stream)
-        decoupled = decouples(self.config)
-        measured = rollout_metrics(rollout, self.comm, names, decoupled, epochs, step)
+        measured = rollout_metrics(rollout, self.comm, names, decouples(self.config), epochs)
         self.metrics = {"step": step + 1, **measured}
         self.metrics["train/learning_rate"] = rate
         self.metrics |= {"time/sampling_hidden": sampling, "time/grading_hidden": grading}
@@ -411,7 +418,7 @@ class Trainer:
         state = {
             "step": done,
             "objective": self.learner.state,
-            "stream": self.position,
+            "stream": {**self.position, **self.pipeline.position()},
             "failures": self.failures,
             "strategy": self.parallel.strategy,
             "processes": comm.size,

@@ -3,11 +3,12 @@
 import functools
 import math
 import queue
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import Any, Self
 
@@ -52,6 +53,7 @@ class Rollout:
         seconds: time of this process by purpose.
         stream: the position of the problem stream after it.
         surplus: groups of all ranks with a signal that were left out: the step had enough.
+        metrics: further ones of its schedule.
     """
 
     responses: list[Response]
@@ -60,6 +62,7 @@ class Rollout:
     seconds: Seconds
     stream: dict[str, Any]
     surplus: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def decouples(config: RunConfig) -> bool:
@@ -147,9 +150,7 @@ class Collector:
             marks = torch.zeros(drawn + len(problems))
             with together(self.comm, "collecting responses", survive=True):
                 for group in self._groups(step, numbered, seconds):
-                    marks[group[0].group] = sampling.dynamic is None or self._live(
-                        group, dynamic.by
-                    )
+                    marks[group[0].group] = self.live(group)
                     responses += group
             live += self.comm.sum(marks).nonzero().flatten().tolist()
             drawn, used = len(marks), used + 1
@@ -172,7 +173,9 @@ class Collector:
         """One group of graded responses for each (group id, problem)."""
         size, seed = self.config.sampling.group_size, self.config.seed
         start, prompted = time.perf_counter(), [problem for _, problem in problems]
-        with Grading(self.grader, prompted, self.config.environment.at_limit) as grading:
+        with Grading(
+            self.grader, prompted.__getitem__, self.config.environment.at_limit
+        ) as grading:
             settings: Any = {
                 "count": size,
                 "settings": self.config.sampling.settings(),
@@ -183,10 +186,30 @@ class Collector:
                 drawn = self.sampler.sample([*map(self.policy.encode, prompted)], **settings)
             else:
                 drawn = self.conversations.sample(prompted, **settings)
-            rollouts = rollouts_of(chain(*drawn))
-            wholes = [whole(rows) for rows in rollouts]
-            grades = self._shaped(list(chain(*grading.finish(drawn))), wholes)
-        weight = environment_weight(self.config.rewards)
+            grades = grading.finish(dict(enumerate(drawn)))
+        groups = self.finished(problems, drawn, grades)
+        seconds["sample"] += time.perf_counter() - start - grading.seconds
+        seconds["grade"] += grading.seconds
+        seconds["hidden"] += grading.hidden
+        return groups
+
+    def finished(
+        self,
+        problems: Sequence[tuple[int, Problem]],
+        drawn: Sequence[list[Response]],
+        graded: Iterable[list[Graded]],
+    ) -> list[list[Response]]:
+        """Groups as they are trained on.
+
+        Args:
+            problems: the id of each group, and its problem.
+            drawn: the rows of the group's rollouts, one rollout after another.
+            graded: the grades of these rollouts.
+        """
+        size, weight = self.config.sampling.group_size, environment_weight(self.config.rewards)
+        rollouts = rollouts_of(chain(*drawn))
+        wholes = [whole(rows) for rows in rollouts]
+        grades = self._shaped(list(chain(*graded)), wholes)
         responses: list[Response] = []
         for i, (rollout, grade) in enumerate(zip(wholes, grades, strict=True)):
             group, problem = problems[i // size]
@@ -207,9 +230,6 @@ class Collector:
                     columns["spurious"] = nothing if row.began else self.judge(response)
                 hints = {} if self.hints is None else self.hints(response)
                 responses.append(replace(response, columns=columns, score_prompts=hints))
-        seconds["sample"] += time.perf_counter() - start - grading.seconds
-        seconds["grade"] += grading.seconds
-        seconds["hidden"] += grading.hidden
         return [list(rows) for _, rows in groupby(responses, lambda response: response.group)]
 
     @functools.cached_property
@@ -231,39 +251,45 @@ class Collector:
             shaped.append(replace(grade, reward=grade.reward + penalty, rewards=rewards))
         return shaped
 
-    def _live(self, group: Sequence[Response], by: str) -> bool:
-        """Whether the decided responses of a group differ, in accuracy or in reward."""
-        if self.config.objective.scores_alone:
+    def live(self, group: Sequence[Response]) -> bool:
+        """Whether a group is trained on: with dynamic sampling, its decided responses differ."""
+        dynamic = self.config.sampling.dynamic
+        if dynamic is None or self.config.objective.scores_alone:
             return True
-        if by == "accuracy":
+        if dynamic.by == "accuracy":
             verdicts = {r.grade.correct for r in group if r.grade.correct is not None}
             return len(verdicts) == 2
         return has_signal(group, decouples(self.config))
 
 
 class Grading:
-    """The grades of one call of a sampler. A context manager; an error in its block ends grading.
+    """Grades groups as they are drawn. A context manager; at the end of its block, grading ends.
 
     A thread grades all responses that wait, in one call of the grader. A grade depends on its
     response alone, so the grades equal those of one call for all.
 
     Args:
         grader: an open grader.
-        problems: one problem for each prompt.
+        problem: a prompt's number -> its problem.
         at_limit: see `EnvironmentSettings.at_limit`.
 
     Attributes:
-        seconds: time spent on grading after sampling had ended.
-        hidden: seconds spent on grading during sampling.
+        seconds: time that the last `finish` took.
+        hidden: seconds spent on grading before it, since the one before.
     """
 
     def __init__(
-        self, grader: Grader, problems: Sequence[Problem], at_limit: float | str = "graded"
+        self,
+        grader: Grader,
+        problem: Callable[[int], Problem],
+        at_limit: float | str = "graded",
     ) -> None:
         self.seconds = self.hidden = 0.0
-        self._grader, self._problems, self._at_limit = grader, problems, at_limit
+        self._grader, self._problem, self._at_limit = grader, problem, at_limit
         self._waiting: queue.SimpleQueue[tuple[int, list[Response]] | None] = queue.SimpleQueue()
+        self._queued: set[int] = set()
         self._grades: dict[int, list[Graded]] = {}
+        self._changed = threading.Condition()
         self._ended, self._busy = False, 0.0
 
     def __enter__(self) -> Self:
@@ -277,7 +303,7 @@ class Grading:
     def done(self, index: int, samples: list[Response]) -> None:
         """Take the finished samples of a prompt; pass this method to `Sampler.sample`.
 
-        They wait for the others if the grader is batched.
+        They wait for `finish` if the grader is batched.
 
         Raises:
             Exception: grading failed, so sampling should stop.
@@ -285,23 +311,25 @@ class Grading:
         if self._work.done():
             self._work.result()
         if not self._grader.batched:
+            self._queued.add(index)
             self._waiting.put((index, samples))
 
-    def finish(self, groups: Sequence[list[Response]]) -> list[list[Graded]]:
-        """Return the grades of all rollouts, in their order.
+    def finish(self, groups: Mapping[int, list[Response]]) -> list[list[Graded]]:
+        """Return the grades of all rollouts of some groups, in their order.
 
         Raises:
             Exception: grading failed.
         """
         start = time.perf_counter()
-        self._waiting.put(None)
-        while not self._work.done():
-            wait([self._work], 1.0)  # a signal that comes just before a wait is handled after it
-        self._work.result()
+        with self._changed:
+            while not self._work.done() and not self._queued.isdisjoint(groups):
+                self._changed.wait(1.0)  # a signal that comes just before is handled after it
+        if self._work.done():
+            self._work.result()
         self.hidden = max(self._busy - (time.perf_counter() - start), 0.0)
-        self._grade([group for group in enumerate(groups) if group[0] not in self._grades])
-        self.seconds = time.perf_counter() - start
-        return [self._grades[index] for index in range(len(groups))]
+        self._grade([group for group in groups.items() if group[0] not in self._grades])
+        self.seconds, self._busy = time.perf_counter() - start, 0.0
+        return [self._grades.pop(index) for index in groups]
 
     def _grade_waiting(self) -> None:
         """Grade what waits, in the thread, until None comes."""
@@ -318,13 +346,16 @@ class Grading:
         """Grade some groups in one call."""
         start = time.perf_counter()
         responses = [response for _, group in groups for response in group]
-        problems = [self._problems[index] for index, group in groups for _ in group]
+        problems = [self._problem(index) for index, group in groups for _ in group]
         graded = grades_of(self._grader, responses, problems, self._at_limit) if responses else []
         grades = iter(graded)
-        self._grades |= {
-            index: [next(grades) for row in group if not row.began] for index, group in groups
-        }
-        self._busy += time.perf_counter() - start
+        with self._changed:
+            self._grades |= {
+                index: [next(grades) for row in group if not row.began] for index, group in groups
+            }
+            self._queued.difference_update(index for index, _ in groups)
+            self._busy += time.perf_counter() - start
+            self._changed.notify_all()
 
 
 class Pipeline:
@@ -358,6 +389,13 @@ class Pipeline:
         if self._depth and following < self._steps:
             self._ahead = DaemonThreads().submit(self._collect, following)
         return self._ready.pop(step)
+
+    def position(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides the position of the stream: nothing."""
+        return {}
+
+    def restore(self, stream: Mapping[str, Any]) -> None:
+        """Nothing is ahead of a run that is resumed."""
 
     def _collect(self, step: int) -> None:
         self._ready[step] = self.collector.collect(step)
