@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import random
 import threading
+import time
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +21,7 @@ from rlobj.data import Problem
 from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Response, Sampler, SamplingSettings, Sent
 from rlobj.samplers.syncing import compare
+from rlobj.samplers.types import Feed, Request
 from rlobj.samplers.vllm import installed
 from rlobj.scoring import score_samples
 
@@ -93,6 +98,98 @@ def check_long_prompts(sampler: Sampler, model: Any) -> None:
     assert gap(model, samples) < TOLERANCE
     asked = SamplingSettings(max_tokens=12)
     assert [samples[-4:]] == sampler.sample(ids[-1:], count=4, settings=asked, seeds=[15])
+
+
+class InFlight:
+    """A stream in a thread of its own, and responses that are drawn while weights change.
+
+    Attributes:
+        weights: of each version; those of 100 are there if this rank is primary.
+        responses: in the order of their ends.
+        error: with which the stream ended.
+    """
+
+    def __init__(self, sampler: Sampler, model: Any, *, primary: bool = True) -> None:
+        self.sampler, self.model = sampler, model
+        self.feed: Feed[Request] = Feed(together=False)
+        self.responses: list[Response] = []
+        self.error: Exception | None = None
+        self.weights: dict[int, dict[str, Tensor]] = {}
+        asked = SamplingSettings(max_tokens=1)
+
+        def draw() -> None:
+            try:
+                sampler.stream(self.feed, asked, lambda _, drawn: self.responses.append(drawn))
+            except Exception as error:
+                self.error = error
+
+        if primary:
+            self.sync(100)
+        self.thread = threading.Thread(target=draw)
+        self.thread.start()
+
+    def ask(self, count: int, longest: int = 400) -> None:
+        """Put requests in, of different lengths."""
+        for k in range(count):
+            prompt, size = array("i", prompts()[k % 12]), longest // 2 + 37 * k % (longest // 2)
+            self.feed.put(Request((k,), k, prompt, 7 * k, size))
+
+    def sync(self, version: int) -> None:
+        """Send weights of a new version, which are kept."""
+        jitter(self.model, seed=version)
+        push(self.sampler, self.model, version)
+        self.weights[version] = copy.deepcopy(self.model.state_dict())
+
+    def end(self) -> None:
+        self.feed.close()
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def gaps(self) -> list[float]:
+        """Of each response: the largest |Δ log-prob| of its tokens, scored by the weights of each
+        token's version, nats."""
+        pairs = [(each.prompt, each.tokens) for each in self.responses]
+        scored = {}
+        for version, weights in self.weights.items():
+            self.model.load_state_dict(weights)
+            with torch.no_grad():
+                scored[version] = score_samples(self.model, pairs).logprobs
+        found, start = [], 0
+        for each in self.responses:
+            differ, place = [], 0
+            for version, size in each.versions:
+                own = torch.tensor(each.logprobs[place : place + size])
+                differ.append((scored[version][start + place :][:size] - own).abs().max())
+                place += size
+            assert place == each.length
+            start += place
+            found.append(float(max(differ)))
+        return found
+
+
+def check_syncs_in_flight(sampler: Any, model: Any) -> None:
+    """200 responses over three syncs at random moments, beside an evaluation."""
+    sampler._eos = []  # so that only their lengths end responses
+    drawing = InFlight(sampler, model)
+    drawing.ask(200)
+    for version in (101, 102, 103):
+        time.sleep(random.uniform(0.2, 0.8))
+        drawing.sync(version)
+    between = draw(sampler)
+    assert {each.weight_version for each in between} == {103}
+    assert gap(model, between) < TOLERANCE
+    assert drawing.thread.is_alive()
+    drawing.end()
+    assert len(drawing.responses) == 200
+    crossed = [len(each.versions) - 1 for each in drawing.responses]
+    assert sum(crossed) > 200
+    assert crossed.count(0) < 20
+    assert max(drawing.gaps()) < TOLERANCE
+    for each in drawing.responses:
+        versions = [version for version, _ in each.versions]
+        assert versions == sorted(set(versions))
+        assert each.weight_version == versions[-1]
 
 
 class Slow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,11 @@ from forked import WITH_VLLM, run_ranks
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
+    InFlight,
     check_conversations,
     check_long_prompts,
     check_rollouts,
+    check_syncs_in_flight,
     draw,
     gap,
     jitter,
@@ -243,11 +246,70 @@ def test_a_sync_clears_the_prefix_cache(tied, monkeypatch):
     draw(sampler, ids)
     jitter(model, seed=11)
     with monkeypatch.context() as patch:
-        patch.setattr(sampler._engine, "reset_prefix_cache", lambda: True)
+        patch.setattr(sampler._engine, "reset_prefix_cache", lambda *_: True)
         push(sampler, model, 111)
         assert gap(model, draw(sampler, ids)) > 0.01  # with the cache
     push(sampler, model, 112)
     assert gap(model, draw(sampler, ids)) < TOLERANCE
+
+
+def test_a_sync_reaches_responses_that_are_being_drawn(tied, monkeypatch):
+    model, sampler = tied
+    monkeypatch.setattr(sampler, "_eos", [])
+    drawing = InFlight(sampler, model)
+    drawing.ask(8, longest=200)
+    while not sampler._boxes:
+        time.sleep(0.01)
+    drawing.sync(101)
+    drawing.end()
+    assert {each.weight_version for each in drawing.responses} == {101}
+    assert max(drawing.gaps()) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["untied", "tied"])
+def test_responses_that_cross_syncs_have_the_log_probs_of_their_tokens_versions(
+    engines, monkeypatch, name
+):
+    model, sampler = engines.get(name)
+    monkeypatch.setattr(sampler, "_eos", [])
+    check_syncs_in_flight(sampler, model)
+
+
+@pytest.mark.slow
+def test_nothing_grows_over_500_syncs_in_flight(tied, monkeypatch):
+    model, sampler = tied
+    monkeypatch.setattr(sampler, "_eos", [])
+    drawing, weights = InFlight(sampler, model), named(model)
+    engine = sampler._engine.llm_engine
+    sizes = []
+    for version in range(101, 601):
+        drawing.ask(4, longest=20)
+        sampler.sync(iter(weights), version)
+        while len(drawing.responses) < 4 * (version - 102):
+            time.sleep(0.001)
+        sizes.append((len(sampler._boxes), engine.get_num_unfinished_requests()))
+    drawing.end()
+    assert max(map(max, sizes)) <= 8
+    assert sampler._boxes == {}
+    assert len(drawing.responses) == 2000
+    assert drawing.responses[-1].weight_version >= 599
+
+
+def test_an_engine_of_an_old_vllm_is_not_synced_while_it_draws(tied, monkeypatch):
+    model, sampler = tied
+    asked = SamplingSettings(max_tokens=3)
+
+    def sync(*_: Any) -> None:
+        push(sampler, model, 160)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sampler, "syncs_in_flight", False)
+        patch.setattr(sampler, "_number", "0.31.0")
+        with pytest.raises(ConfigError, match=r"continuous needs vLLM 0\.32, not 0\.31\.0"):
+            sampler.sample(prompts(), count=1, settings=asked, seeds=range(12), done=sync)
+    push(sampler, model, 161)
+    assert {each.weight_version for each in draw(sampler)} == {161}
 
 
 def test_a_failed_sync_consumes_all_weights_and_resets_the_version(tied):

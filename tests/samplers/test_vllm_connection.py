@@ -121,7 +121,7 @@ class Flaky(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.statuses: list[int] = []
         self.seen: list[str] = []
-        self.version, self.loads = -1, 1
+        self.version, self.loads, self.number = -1, 1, "0.32.0"
         self.page = ""
         self.about: dict[str, Any] = {}
         self.slow = threading.Event()
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         }
         answer: Any = {"results": results.get(method, [1])}
         if self.path == "/version":
-            answer = {"version": "0.32.0"}
+            answer = {"version": self.server.number}
         elif self.path == "/v1/completions":
             self.server.slow.wait(20)
             answer = {"seed": asked.get("seed")}
@@ -194,7 +194,9 @@ def connected(server: Flaky, **settings: Any) -> Connection:
 def answers(connection: Connection, count: int) -> list[Any]:
     found: dict[int, Any] = {}
     asked = Feed.whole(range(count))
-    connection.complete(asked, lambda seed: {"seed": seed}, found.__setitem__, HEALTH)
+    connection.complete(
+        asked, "/v1/completions", lambda seed: {"seed": seed}, found.__setitem__, HEALTH
+    )
     return [found[i]["seed"] for i in range(count)]
 
 
@@ -247,7 +249,7 @@ def test_a_server_that_does_not_fit_is_refused(flaky, page, about, reason):
 
 @pytest.mark.parametrize("change", [{"version": -1}, {"loads": 2}], ids=str)
 def test_weights_that_are_lost_or_replaced_while_it_samples_are_found(flaky, change):
-    flaky.version = 7
+    flaky.version, flaky.number = 7, "0.31.0"  # no labels show it
     sampler = sampler_of(flaky)
 
     def send() -> None:
@@ -265,7 +267,7 @@ def test_a_hung_server_is_found_by_its_health_check(flaky):
     pulse = "POST", "/collective_rpc", {"method": "rlobj_status"}
     flaky.statuses = [200, 503]  # of the health check, while a completion hangs
     with pytest.raises(ServerGone, match="answered /collective_rpc with 503"):
-        connection.complete(Feed.whole([0]), lambda seed: {}, lambda *_: None, pulse)
+        connection.complete(Feed.whole([0]), "/v1/completions", lambda _: {}, print, pulse)
 
 
 def test_a_command_that_failed_in_the_server_is_not_repeated(flaky):

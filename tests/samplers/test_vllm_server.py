@@ -21,6 +21,8 @@ from served import ONE_PROCESS, READY, Served, command_line, gone, session
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
+    InFlight,
+    check_syncs_in_flight,
     draw,
     gap,
     jitter,
@@ -75,7 +77,7 @@ def served(folder):
 @pytest.fixture(scope="module")
 def small(folder):
     """A server in one process."""
-    with serving(folder, arguments=ONE_PROCESS, fork=True) as server:
+    with serving(folder, arguments={**ONE_PROCESS, "max_num_seqs": 256}, fork=True) as server:
         yield server
 
 
@@ -249,6 +251,62 @@ def test_weights_of_another_run_that_come_while_this_one_samples_are_found(serve
     push(second, model, 66)
     with pytest.raises(WeightsLost, match="or another run uses it"):
         draw(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["file", "broadcast"])
+def test_responses_that_cross_syncs_have_the_log_probs_of_their_tokens_versions(
+    small, model, transport
+):
+    check_syncs_in_flight(sampler_for(small, model, transport=transport), model)
+
+
+@pytest.mark.slow
+def test_other_ranks_draw_on_while_the_primary_syncs(small, model):
+    first, other = sampler_for(small, model), sampler_for(small, model, primary=False)
+    first._eos = other._eos = []
+    drawing = InFlight(first, model)
+    other.sync(iter(()), 100)
+    beside = InFlight(other, model, primary=False)
+    drawing.ask(40)
+    beside.ask(40)
+    drawing.sync(101)
+    other.sync(iter(()), 101)
+    drawing.end()
+    beside.end()
+    beside.weights = drawing.weights
+    assert max(drawing.gaps() + beside.gaps()) < TOLERANCE
+    assert max(len(each.versions) for each in beside.responses) == 2
+
+
+@pytest.mark.slow
+def test_another_runs_sync_ends_a_stream(small, model):
+    first, second = sampler_for(small, model), sampler_for(small, model)
+    first._eos = []
+    drawing = InFlight(first, model)
+    drawing.ask(20)
+    push(second, model, 101)
+    with pytest.raises(WeightsLost, match="or another run uses it"):
+        drawing.end()
+
+
+@pytest.mark.slow
+def test_a_server_that_starts_again_during_a_stream_has_lost_its_weights(folder, model, tmp_path):
+    with serving(folder, arguments=ONE_PROCESS, fork=True) as server:
+        sampler = sampler_for(server, model)
+        sampler._eos = []
+        drawing = InFlight(sampler, model)
+        drawing.ask(100)
+        server.kill_server()
+        server.process.wait(60)
+    with serving(folder, arguments=ONE_PROCESS, fork=True, port=server.port):
+        with pytest.raises(WeightsLost):
+            drawing.end()
+        drawing = InFlight(sampler, model)
+        drawing.ask(12)
+        drawing.sync(102)
+        drawing.end()
+        assert max(drawing.gaps()) < TOLERANCE
 
 
 # Servers that hang or end. The last test ends the server of this file.

@@ -81,7 +81,8 @@ def test_a_few_unknown_log_probs_pass_and_broken_ones_do_not():
         reader.responses([1], [Completion([7], [math.nan], "stop")])
     with pytest.raises(RunError, match="not finite"):  # before the last response
         reader.responses([1], [Completion([7], [math.nan], "stop")])
-    choice = {"logprobs": {"token_logprobs": [None]}, "token_ids": [7], "finish_reason": "stop"}
+    entries = {"content": [{"token_id": 7, "logprob": -9999.0}]}
+    choice = {"logprobs": entries, "token_ids": [7], "finish_reason": "stop"}
     assert math.isnan(completion(choice).logprobs[0])
 
 

@@ -68,6 +68,13 @@ def test_recomputation_is_not_chosen_where_prompts_are_always_shared(vllm):
     assert "prompts cannot be shared with it" in explained(made)
 
 
+def test_an_engine_that_draws_all_the_time_does_not_sleep(vllm):
+    cards = Cards(8, 80 * GIB)
+    for schedule, level in (("steps", 2), ("continuous", 0)):
+        made = chosen(named(sampling={"schedule": schedule}), cards)
+        assert (made["sampling.engine"], made["sampling.vllm.sleep_level"]) == ("vllm", level)
+
+
 @pytest.mark.parametrize("config", [named(), compose("stapo")], ids=["a model", "embedded"])
 def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
     cards = None if config.model.name else Cards(8, 80 * GIB)

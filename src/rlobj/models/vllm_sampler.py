@@ -43,6 +43,7 @@ def vllm_sampler(
             dtype=arithmetic(config.model) or torch.float32,
             trust_remote_code=config.model.trust_remote_code,
             lora_rank=lora_rank,
+            recompute_cache=settings.recompute_cache,
         )
     return VllmServerSampler(
         settings.server,
@@ -51,4 +52,5 @@ def vllm_sampler(
         model_config=model.config,
         primary=primary,
         lora_rank=lora_rank,
+        recompute_cache=settings.recompute_cache,
     )

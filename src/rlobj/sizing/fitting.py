@@ -75,7 +75,9 @@ def choose(config: RunConfig, size: Size, cards: Cards) -> list[Choice]:
             config = with_settings(config, {setting: value})
 
     take("sampling.engine", "vllm", "the fastest sampler on a GPU")
-    if config.sampling.engine == "vllm":
+    if config.sampling.engine == "vllm" and config.sampling.schedule == "continuous":
+        take("sampling.vllm.sleep_level", 0, "responses are drawn all the time")
+    elif config.sampling.engine == "vllm":
         sent = "the adapter alone" if config.model.synced_rank else "new weights"
         level = 1 if config.model.synced_rank else 2
         take("sampling.vllm.sleep_level", level, f"every update sends vLLM {sent}")

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +35,8 @@ from rlobj.samplers.weights import Live, Received
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_UNKNOWN = -9999.0
+"""vLLM's server sends this number for a log-prob that is NaN or −inf, which JSON does not have."""
 _PULSE = "POST", "/collective_rpc", {"method": "rlobj_status"}
 
 
@@ -47,6 +50,7 @@ class VllmServerSampler(VllmBase):
         model_config: configuration of the trainer's model, to be compared with the server's.
         primary: this rank sends the weights.
         lora_rank: of the adapter that `sync` brings; 0 = it brings none.
+        recompute_cache: as in `VllmSampler`, after a sync of this rank.
 
     Raises:
         MissingExtra: aiohttp is not installed.
@@ -66,16 +70,18 @@ class VllmServerSampler(VllmBase):
         model_config: Any,
         primary: bool = True,
         lora_rank: int = 0,
+        recompute_cache: bool = True,
     ) -> None:
-        super().__init__(tokenizer, eos)
         self._settings, self._primary, self._lora_rank = settings, primary, lora_rank
         self._model = model_config.get_text_config()
         self._server = Connection(settings)
         about = self._server.wait(self._join)[0]
+        super().__init__(tokenizer, eos, self._number, recompute_cache=recompute_cache)
         self.context, self._vocabulary = about["max_model_len"], about["shape"]["vocab_size"]
         self.dtype: torch.dtype | None = getattr(torch, about["dtype"])
         self._state: tuple[int, int] | None = self._server.wait(self._status)
         self._expected = self._state[0]
+        self._mine, self._run = uuid4().hex, None if self._expected >= 0 else "default"
         self._group: WeightGroup | None = None
 
     def _join(self) -> list[dict[str, Any]]:
@@ -86,7 +92,8 @@ class VllmServerSampler(VllmBase):
             ConfigError: it does not fit.
         """
         url = self._server.url
-        check_version("vllm", self._server.ask("GET", "/version")["version"], SUPPORTED, url)
+        self._number = self._server.ask("GET", "/version")["version"]
+        check_version("vllm", self._number, SUPPORTED, url)
         workers = self._server.call("rlobj_describe", long=False)
         if (mode := workers[0]["logprobs_mode"]) != "processed_logprobs":
             raise ConfigError(f"{url} returns {mode}. Start it with: rlobj serve MODEL")
@@ -126,20 +133,28 @@ class VllmServerSampler(VllmBase):
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         def body(item: Any) -> dict[str, Any]:
             prompt, fields = request(item)
-            body = {"prompt": list(prompt), "return_token_ids": True, **fields}
-            return {**body, "model": ADAPTER} if self._lora_rank else body
+            fields = {**fields, "detokenize": bool(fields["stop"])}
+            body = {"token_ids": list(prompt), "sampling_params": fields}
+            if self._lora_rank:
+                body["model"] = ADAPTER
+            return body if self._recompute else {**body, "cache_salt": str(self.version)}
 
         def answered(item: Any, answer: Any) -> None:
             choices = sorted(answer["choices"], key=lambda choice: choice["index"])
             if any(choice["finish_reason"] == "abort" for choice in choices):
                 raise ServerGone(f"{self._server.where} ended during a response")
-            arrived(item, list(map(completion, choices)))
+            completions = list(map(completion, choices))
+            labels = [label for each in completions for label, _ in each.labels]
+            if any(_run_of(label) != self._run for label in labels):
+                raise self._lost()
+            arrived(item, completions)
 
         self._require_weights()
-        self._server.complete(feed, body, answered, _PULSE)
-        before, self._state = self._state, self._status()
-        if self._state != before:
-            raise self._lost()
+        self._server.complete(feed, "/inference/v1/generate", body, answered, _PULSE)
+        if not self.syncs_in_flight:  # no label shows it
+            before, self._state = self._state, self._status()
+            if self._state != before:
+                raise self._lost()
 
     def _require_weights(self) -> None:
         """Check that the server holds this run's weights.
@@ -150,6 +165,8 @@ class VllmServerSampler(VllmBase):
         self._state = self._state or self._status()
         if self._state[0] != self._expected:
             raise self._lost()
+        if self._run is None and self.syncs_in_flight:
+            self._run = _run_of(self._server.ask("GET", "/weight_info")["weight_version"])
 
     def _status(self) -> tuple[int, int]:
         """The version of the server's weights, and how often some came."""
@@ -178,15 +195,18 @@ class VllmServerSampler(VllmBase):
         return self._server.url, model, fields
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Load new weights, and mark later samples with their version.
+        """Load new weights, and mark later tokens with their version.
 
-        The primary rank sends the weights; the others do not wait for it, so all ranks should agree
-        that it succeeded before they sample.
+        Responses that are being drawn wait meanwhile, and go on with them. The primary rank sends
+        the weights; the others do not wait for it, so all ranks should agree that it succeeded
+        before they sample.
 
         Raises:
             WeightsLost: the server ended meanwhile.
             RunError: the server does not answer in time, or did not load the weights.
+            ConfigError: responses are being drawn, and this vLLM is too old for it.
         """
+        self._require_labels()
         self._state = None  # the other ranks ask before they sample
         if self._primary:
             workers = self._server.wait(self._join)
@@ -196,9 +216,11 @@ class VllmServerSampler(VllmBase):
                 self._broadcast(weights, version, workers)
             else:
                 self._send_files(weights, version)
-            self._state = self._status()
+            self._state, self._run = self._status(), self._mine
             if self._lora_rank and self._state[0] == version:
                 self._name_adapter()
+        elif not self._calls:
+            self._run = None  # what the server has when this rank asks
         self.version = self._expected = version
 
     def _name_adapter(self) -> None:
@@ -208,15 +230,21 @@ class VllmServerSampler(VllmBase):
             self._server.ask("POST", NAMING, body)
 
     @contextlib.contextmanager
-    def _paused(self) -> Iterator[None]:
-        """Pause generation inside the block, and clear the prefix cache at its end."""
-        self._server.ask("POST", "/pause?mode=wait", long=True)
+    def _paused(self, version: int) -> Iterator[None]:
+        """Pause generation inside the block; at its end, clear the prefix cache and label what
+        follows: with the version and this run, or as lost if the block fails."""
+        label = ".lost"
+        self._server.ask("POST", "/pause?mode=keep&clear_cache=false", long=True)
         try:
             yield
-            cleared = self._server.ask("POST", "/reset_prefix_cache")
-            if not (cleared or {}).get("success", True):
+            again = f"reset_running_requests={str(self._recompute).lower()}"
+            cleared = self._server.ask("POST", f"/reset_prefix_cache?{again}")
+            if self._recompute and not (cleared or {}).get("success", True):
                 raise RunError("the server did not clear its prefix cache")
+            label = f"{version}.{self._mine}"
         finally:
+            if self.syncs_in_flight:
+                self._server.ask("POST", "/update_weight_version", {"new_version": label})
             self._server.ask("POST", "/resume")
 
     def _send_files(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -226,7 +254,7 @@ class VllmServerSampler(VllmBase):
         try:
             folder.mkdir(mode=0o700)
             store(weights, folder)
-            with self._paused():
+            with self._paused(version):
                 self._server.call("rlobj_load_files", str(folder), version)
         except (OSError, SafetensorError) as error:
             advice = Setting("sampling.server.transport", "broadcast")
@@ -241,7 +269,7 @@ class VllmServerSampler(VllmBase):
         held, self._group = self._group, None  # of no use after a failure
         group = held or self._open(workers)
         try:
-            with self._paused():
+            with self._paused(version):
                 self._with_server(lambda: group.send(weights), "rlobj_receive", version)
         except RunError as error:
             if held is None:  # the server has not left the group: it would fail again
@@ -326,9 +354,15 @@ def store(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
         save_file({name: whole}, folder / f"{number:06d}.safetensors")
 
 
+def _run_of(label: str) -> str:
+    """The run whose weights a label names, as in `VERSION.RUN`."""
+    return label.rpartition(".")[2]
+
+
 def completion(choice: Any) -> Completion:
     """Read a response of a server."""
-    logprobs = choice["logprobs"] or {"token_logprobs": []}
-    values = logprobs["token_logprobs"]
-    values = [math.nan if value is None else value for value in values]  # JSON has no NaN
-    return Completion(choice["token_ids"], values, choice["finish_reason"])
+    values = [entry["logprob"] for entry in (choice["logprobs"] or {"content": []})["content"]]
+    values = [math.nan if value <= _UNKNOWN else value for value in values]
+    spans = choice.get("weight_versions") or ()
+    labels = [(span["version"], span["end"] - span["start"]) for span in spans]
+    return Completion(choice["token_ids"], values, choice["finish_reason"], labels)

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,10 @@ from torch import Tensor
 
 from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError, RunError, reported
-from rlobj.samplers.types import Feed
+from rlobj.samplers.types import Between, Feed
 from rlobj.samplers.vllm.extension import EXTENSION, adapter_request
 from rlobj.samplers.vllm.installed import check_vllm, vllm_on_cpu
-from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, VllmBase
+from rlobj.samplers.vllm.responses import Arrived, Asked, Completion, EngineRequest, VllmBase
 from rlobj.samplers.vllm.settings import WHOLE_PROMPTS, VllmSettings, engine_arguments
 from rlobj.samplers.weights import Live, Received
 
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
 class VllmSampler(VllmBase):
     """Samples with vLLM in this process; each rank has its own engine.
 
-    No method changes the trainer's random states. The same weights, prompt and seed give the same
-    responses, whatever other prompts the call has. (On GPUs this holds if the kernels give the same
-    result for every batch size.)
+    All methods may be called while `stream` draws in another thread: they work between two steps of
+    the engine, and `sample` draws with it. No method that the main thread calls changes the
+    trainer's random states; a `stream` in another thread takes numbers from them. The same weights,
+    prompt and seed give the same responses, whatever other prompts the call has. (On GPUs this
+    holds if the kernels give the same result for every batch size.)
 
     Args:
         model: Hugging Face folder or hub id; its weights are used until the first `sync`.
@@ -44,6 +47,8 @@ class VllmSampler(VllmBase):
         dtype: dtype of the weights and of the arithmetic.
         trust_remote_code: run Python code from the model's folder.
         lora_rank: of the adapter that `sync` brings; 0 = it brings none.
+        recompute_cache: compute keys and values of responses that are being drawn again after a
+            sync; False = go on with those of the old weights, which new prompts never read.
 
     Raises:
         MissingExtra: vLLM is not installed.
@@ -62,9 +67,10 @@ class VllmSampler(VllmBase):
         dtype: torch.dtype,
         trust_remote_code: bool = False,
         lora_rank: int = 0,
+        recompute_cache: bool = True,
     ) -> None:
-        check_vllm()
-        super().__init__(tokenizer, eos)
+        super().__init__(tokenizer, eos, check_vllm()[1], recompute_cache=recompute_cache)
+        self._between, self._boxes = Between(), dict[str, list[tuple[str, list[Completion]]]]()
         self.dtype: torch.dtype | None = dtype
         self._cpu, settings = vllm_on_cpu(), settings.fitted()
         self._sleep_level: Any = 0 if self._cpu else settings.sleep_level
@@ -90,12 +96,15 @@ class VllmSampler(VllmBase):
         defaults: dict[str, Any] = {"max_model_len": -1, "enforce_eager": self._cpu}
         if self._cpu:
             defaults |= WHOLE_PROMPTS
+        if not recompute_cache:  # else a sync could come while a step of old weights is computed
+            ours |= {"async_scheduling": False}
         arguments = defaults | engine_arguments(settings.extra, ours, lora_rank)
         self._made_group = not dist.is_initialized()
         refused = reported(
             ConfigError, f"sampling.vllm: vLLM cannot serve {model}", ValueError, TypeError, OSError
         )
-        with refused, isolated(), self._eager():
+        self._device = 0 if self._cpu else torch.cuda.current_device()
+        with refused, isolated(), self._here():
             import vllm
 
             self._engine: Any = vllm.LLM(**arguments)
@@ -105,55 +114,81 @@ class VllmSampler(VllmBase):
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
         """Do what `vllm.LLM.generate` does, and pass on each output when it is finished.
 
-        New prompts enter between two steps of the engine.
+        New prompts enter between two steps of the engine. Each step is of the requests of all
+        calls; the outputs of another call wait in its box.
         """
-        from vllm import SamplingParams
+        ours = threading.current_thread() is threading.main_thread()
+        # In another thread, this would undo what the trainer draws meanwhile.
+        with random_states_kept() if ours else contextlib.nullcontext():
+            self._draw(feed, request, arrived)
 
-        engine = self._engine.llm_engine
+    def _draw(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
+        box: list[tuple[str, list[Completion]]] = []
         running: dict[str, Any] = {}
         more = True
-        with random_states_kept(), self._eager():
-            try:
-                while more or engine.has_unfinished_requests():
-                    new = feed.take(wait=not engine.has_unfinished_requests()) if more else ()
-                    more = new is not None
-                    if new:
-                        requests = [request(item) for item in new]
-                        inputs = [{"prompt_token_ids": list(prompt)} for prompt, _ in requests]
-                        parameters = [
-                            SamplingParams(**fields, detokenize=bool(fields.get("stop")))
-                            for _, fields in requests
-                        ]
-                        names = self._engine.enqueue(
-                            inputs, parameters, lora_request=self._adapter, use_tqdm=False
-                        )
-                        keys = [name.partition("-")[0] for name in names]
-                        running |= zip(keys, new, strict=True)
-                    for output in engine.step():
-                        if output.finished:
-                            completions = list(map(_completion, output.outputs))
-                            arrived(running.pop(output.request_id), completions)
-            finally:  # after an error: the engine can be used again
-                engine.abort_request(list(running))
+        try:
+            while more or running:
+                new = feed.take(wait=not running) if more else ()
+                more = new is not None
+                if new:
+                    with self._between.steps():
+                        keys = self._enqueue(list(map(request, new)))
+                        self._boxes |= dict.fromkeys(keys, box)
+                    running |= zip(keys, new, strict=True)
+                if running and not box:
+                    with self._between.step(), self._here():
+                        for output in self._engine.llm_engine.step():
+                            if output.finished:
+                                completions = list(map(_completion, output.outputs))
+                                key = output.request_id
+                                self._boxes.pop(key).append((key, completions))
+                while box:
+                    key, completions = box.pop(0)
+                    arrived(running.pop(key), completions)
+        finally:  # after an error: the engine can be used again
+            with self._between.steps():
+                self._engine.llm_engine.abort_request(list(running))
+                self._boxes = {k: other for k, other in self._boxes.items() if other is not box}
+
+    def _enqueue(self, requests: Sequence[EngineRequest]) -> list[str]:
+        """Give requests to the engine, and return the names of their outputs."""
+        from vllm import SamplingParams
+
+        salt = {} if self._recompute else {"cache_salt": str(self.version)}
+        inputs = [{"prompt_token_ids": list(prompt), **salt} for prompt, _ in requests]
+        parameters = [
+            SamplingParams(**fields, detokenize=bool(fields.get("stop"))) for _, fields in requests
+        ]
+        names = self._engine.enqueue(inputs, parameters, lora_request=self._adapter, use_tqdm=False)
+        return [name.partition("-")[0] for name in names]
 
     def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Load new weights, and mark later samples with their version.
+        """Load new weights, and mark later tokens with their version.
 
         Raises:
             RunError: vLLM did not load the weights.
+            ConfigError: responses are being drawn, and this vLLM is too old for it.
         """
+        self._require_labels()
+        with self._between.steps():
+            self._sync(weights, version)
+
+    def _sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         if self._asleep:
             torch.cuda.empty_cache()  # torch keeps what the trainer has freed; vLLM needs it
             self._engine.wake_up(tags=["weights"])
         failed = reported(RunError, f"vLLM did not load weights {version}", Exception)
-        with failed, random_states_kept(), self._eager(), torch.no_grad():
+        with failed, random_states_kept(), self._here(), torch.no_grad():
             self._call("rlobj_load", weights, version)
         if self._asleep:
             self._engine.wake_up(tags=["kv_cache"])
             self._asleep = False
-        if not self._engine.reset_prefix_cache():
+        # While requests run, vLLM clears the cache only if it computes their keys again.
+        if not self._engine.reset_prefix_cache(self._recompute) and self._recompute:
             raise RunError("vLLM did not clear its prefix cache; responses would mix policies")
         self._adapter = adapter_request() if self._lora_rank else None
+        if self.syncs_in_flight:
+            self._engine.llm_engine.set_weight_version(str(version))
         self.version = version
 
     def received(self) -> Received:
@@ -165,8 +200,11 @@ class VllmSampler(VllmBase):
         return Live.of_workers(self._call("rlobj_live", part))
 
     def sleep(self) -> None:
-        """Free GPU memory until the next `sync`, as the setting `sleep_level` says."""
-        if self._sleep_level and not self._asleep:
+        """Free GPU memory until the next `sync`, as the setting `sleep_level` says.
+
+        Nothing is freed while a call draws.
+        """
+        if self._sleep_level and not self._asleep and not self._calls:
             self._engine.sleep(level=self._sleep_level)
             self._asleep = True
 
@@ -184,19 +222,30 @@ class VllmSampler(VllmBase):
         gc.collect()
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
-        return self._engine.collective_rpc(method, args=arguments)
+        with self._between.steps():
+            return self._engine.collective_rpc(method, args=arguments)
 
-    def _eager(self) -> contextlib.AbstractContextManager[Any]:
-        """Disable compilation on a CPU: it takes seconds, needs a C++ compiler and saves little."""
+    def _here(self) -> contextlib.AbstractContextManager[Any]:
+        """What each call of the engine needs: on a GPU, this rank's device, also in a new thread.
+
+        On a CPU nothing is compiled: it takes seconds, needs a C++ compiler and saves little. This
+        holds for the whole process, so only the thread that has the engine may enter.
+        """
         if not self._cpu:
-            return contextlib.nullcontext()
+            return torch.cuda.device(self._device)
         return torch.compiler.set_stance("force_eager")
 
 
 def _completion(output: Any) -> Completion:
     ids = list(output.token_ids)
     entries = zip(output.logprobs, ids, strict=True)
-    return Completion(ids, [entry[token].logprob for entry, token in entries], output.finish_reason)
+    spans = getattr(output, "weight_versions", None) or ()
+    return Completion(
+        ids,
+        [entry[token].logprob for entry, token in entries],
+        output.finish_reason,
+        [(span.version, span.end - span.start) for span in spans],
+    )
 
 
 # The process state that vLLM changes in the trainer's process.

@@ -126,14 +126,16 @@ class Connection:
     def complete(
         self,
         feed: Feed[Item],
+        path: str,
         body: Callable[[Item], dict[str, Any]],
         arrived: Callable[[Item, Any], None],
         pulse: Request,
     ) -> None:
-        """Send completion requests.
+        """Send requests whose answers take time.
 
         Args:
             feed: what is asked, which may come while other requests are answered.
+            path: of the requests.
             body: gives the JSON body of a request.
             arrived: called with what was asked and the answer as soon as it arrives. An exception
                 in it ends the call.
@@ -148,13 +150,15 @@ class Connection:
 
             async def complete(item: Item) -> None:
                 async with free:
-                    request = "POST", "/v1/completions", body(item)
+                    request = "POST", path, body(item)
                     arrived(item, await self._send(session, request, None))
 
             async with self._watched(pulse) as (session, tasks):
-                running = []
+                running: set[asyncio.Task[None]] = set()
                 while (items := await asyncio.to_thread(feed.take, wait=True)) is not None:
-                    running += [tasks.create_task(complete(item)) for item in items]
+                    for item in items:
+                        running.add(task := tasks.create_task(complete(item)))
+                        task.add_done_callback(running.discard)
                 await asyncio.gather(*running)
 
         _run(work())

@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlobj.base.errors import ConfigError, RunError
+from packaging.version import Version
+
+from rlobj.base.errors import ConfigError, RunError, Setting
 from rlobj.samplers import types as samplers
 from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import Done, Feed, Request, SamplingSettings
 
 SCORING: dict[str, Any] = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
 """vLLM's sampling parameters for a request that scores its prompt."""
+LABELS = Version("0.32")
+"""The first version of vLLM that says which weights drew a token."""
 _MIN_TEMPERATURE = 0.01
 """vLLM raises lower temperatures to this value, except 0."""
 _ENOUGH = 64
@@ -22,11 +26,20 @@ entropy is nearly 0."""
 
 @dataclass(frozen=True)
 class Completion:
-    """A response as vLLM gives it."""
+    """A response as vLLM gives it.
+
+    Attributes:
+        token_ids: of the response.
+        logprobs: of these tokens, nats.
+        finish: why it ended, in vLLM's words.
+        labels: (label of the weights, number of tokens) of each run of tokens; () = the engine does
+            not say it.
+    """
 
     token_ids: list[int]
     logprobs: list[float]
     finish: str
+    labels: Sequence[tuple[str, int]] = ()
 
 
 EngineRequest = tuple[Sequence[int], dict[str, Any]]
@@ -99,7 +112,7 @@ class CompletionReader:
 
     Args:
         tokenizer: of the model.
-        version: of the engine's weights.
+        version: of the engine's weights if it does not say it.
         greedy: log-probs are those of the most likely token, 0.
     """
 
@@ -132,10 +145,16 @@ class CompletionReader:
                 logprobs=[0.0] * len(completion.token_ids) if self._greedy else completion.logprobs,
                 text=text,
                 finish="stop" if completion.finish == "stop" else "length",
-                weight_version=self._version,
+                weight_version=versions[-1][0] if versions else self._version,
+                versions=versions,
             )
             for completion, text in zip(completions, texts, strict=True)
+            for versions in [self._versions(completion)]
         ]
+
+    def _versions(self, completion: Completion) -> list[tuple[int, int]]:
+        numbers = [(label.partition(".")[0], size) for label, size in completion.labels]
+        return [(int(name) if name.isdigit() else self._version, size) for name, size in numbers]
 
 
 class VllmBase(ABC):
@@ -144,18 +163,26 @@ class VllmBase(ABC):
     Args:
         tokenizer: of the model.
         eos: token ids that end a response.
+        number: version of vLLM.
+        recompute_cache: whether keys and values of responses that are being drawn are computed
+            again after a sync.
 
     Attributes:
         tokenizer: of the model.
         version: of the last `sync`.
         context: the largest number of tokens in prompt and response together.
+        syncs_in_flight: whether vLLM says which weights drew each token.
     """
 
     context: int
     _vocabulary: int
 
-    def __init__(self, tokenizer: Any, eos: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Any, eos: Sequence[int], number: str, *, recompute_cache: bool
+    ) -> None:
         self.tokenizer, self.version, self._eos = tokenizer, 0, list(eos)
+        self.syncs_in_flight = Version(number) >= LABELS
+        self._recompute, self._number, self._calls = recompute_cache, number, 0
 
     def sample(
         self,
@@ -189,7 +216,7 @@ class VllmBase(ABC):
             if done is not None:
                 done(index, groups[index])
 
-        self._send(Feed.whole(range(len(prompts))), request, arrived)
+        self._call_engine(Feed.whole(range(len(prompts))), request, arrived)
         return [groups[index] for index in range(len(prompts))]
 
     def stream(
@@ -199,6 +226,8 @@ class VllmBase(ABC):
         done: Callable[[Request, Response], None],
     ) -> None:
         """Draw a response to each request of a feed; new ones join those that are being drawn.
+
+        Other methods may be called in another thread meanwhile.
 
         Raises:
             WeightsLost, RunError: as for `sample`.
@@ -213,7 +242,25 @@ class VllmBase(ABC):
         def arrived(request: Request, completions: list[Completion]) -> None:
             done(request, reader.responses(request.prompt, completions)[0])
 
-        self._send(feed, engine_request, arrived)
+        self._call_engine(feed, engine_request, arrived)
+
+    def _call_engine(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
+        self._calls += 1
+        try:
+            self._send(feed, request, arrived)
+        finally:
+            self._calls -= 1
+
+    def _require_labels(self) -> None:
+        """Check that a sync can come now.
+
+        Raises:
+            ConfigError: responses are being drawn, and vLLM would not say which weights drew a
+                token.
+        """
+        if self._calls and not self.syncs_in_flight:
+            had = f"sampling.schedule=continuous needs vLLM {LABELS}, not {self._number}; or use "
+            raise ConfigError(had, Setting("sampling.schedule", "steps"))
 
     @abstractmethod
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:

@@ -115,7 +115,8 @@ class ServerScorer:
             if (model := self._server.wait(self._served)) != self._model:
                 raise RunError(f"{self._where} serves {model}, and before {self._model}")
             try:
-                self._server.complete(Feed.whole(range(len(sequences))), body, arrived, HEALTH)
+                asked = Feed.whole(range(len(sequences)))
+                self._server.complete(asked, "/v1/completions", body, arrived, HEALTH)
                 break
             except ServerGone:
                 if not left:

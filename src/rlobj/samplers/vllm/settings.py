@@ -69,8 +69,8 @@ class VllmSettings(Model):
     """bytes of key-value cache (auto: 256 MiB on a CPU; the rest of vLLM's share on a GPU)"""
     sleep_level: Literal["auto", 0, 1, 2] = "auto"
     """GPU memory that is freed between rollouts: 0 none, 1 all (weights move to CPU memory), 2 all
-    (weights are deleted, as each sync brings all of them); no effect on a CPU (auto: 2, or 1 if
-    syncs bring adapters alone)"""
+    (weights are deleted, as each sync brings all of them); no effect on a CPU, or while responses
+    are drawn (auto: 2, or 1 if syncs bring adapters alone; with `continuous` 0)"""
     extra: dict[str, Any] = Field(default_factory=dict)
     """other arguments of vllm.LLM, by name, such as max_model_len"""
 
