@@ -22,6 +22,7 @@ ADVICE = {"sampler_logprobs": "Set use_vllm=True"}
         ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads. It needs a reference"),
         ("tis", " reads. Set use_vllm=True"),
         ("opd", "'teacher_logprob', which shape 'teacher_gap' reads. It is of a score"),
+        (Objective(drop="staleness > 4"), "reads. It is of tokens that older weights drew"),  # type: ignore[arg-type]
         (Objective(advantage="turn_return"), "'turn', which the advantage "),  # type: ignore[arg-type]
         (
             Objective(columns=["stage"], drop=column("stage") > 2),

@@ -11,7 +11,8 @@ from ranks import on_ranks
 from strategies import awkward_batch, owned, tokens
 from test_column_levels import numbers
 
-from rlobj import BatchError, Objective, TokenBatch
+from rlobj import BatchError, Objective, TokenBatch, Truncate
+from rlobj.objectives.mismatch import Mismatch
 
 BATCH = tokens([2, 1, 1], [-1.0] * 4, rewards=[1, 0, 1])
 MIXED = BATCH.replace(versions=[3, 4, 2, 4])
@@ -97,3 +98,70 @@ def test_the_newest_version_is_that_of_the_update_for_any_split_order_and_ranks(
     assert found[0] | found[1] == expected
     dropped = sum(weight == 0 for weights in expected.values() for weight in weights)
     assert 0 < dropped < len(batch)
+
+
+MASKED = tokens(
+    [4, 3, 2],
+    [-1.0] * 9,
+    rewards=[1, 0, 1],
+    versions=[20, 16, 15, 20, 20, 20, 11, 14, 14],
+    sampler_logprobs=[-1, -1.5, -1, -1, -1, -1, -1, -1.25, -0.5],
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        ("staleness > 4", [1, 1, 0, 1, 1, 1, 0, 0, 0]),
+        ("staleness.max(by='response') > 8", [1, 1, 1, 1, 0, 0, 0, 1, 1]),
+        ("(staleness > 4).share(by='response') > 0.5", [1, 1, 1, 1, 1, 1, 1, 0, 0]),
+        ("staleness.mean(by='response') > 2.9", [1, 1, 1, 1, 0, 0, 0, 0, 0]),
+        # 4 * 0.5 / 4, 0 and 6 * (0.25 + 0.5) / 2
+        ("(staleness * abs(sampler_gap)).mean(by='response') > 0.4", [0, 0, 0, 0, 1, 1, 1, 0, 0]),
+        ("(staleness * abs(sampler_gap)).mean(by='response') > 1", [1, 1, 1, 1, 1, 1, 1, 0, 0]),
+    ],
+)
+def test_masks_by_staleness_drop_what_they_say(rule: str, kept: list[int]) -> None:
+    weights = Objective(drop=rule).plan([MASKED]).weights[0]
+    assert (weights != 0).tolist() == [bool(each) for each in kept]
+
+
+def weight_of(mismatch: Mismatch, batch: TokenBatch) -> torch.Tensor:
+    """The factor of each token."""
+    with_it, without = (Objective(mismatch=each).plan([batch]) for each in (mismatch, None))
+    return with_it.weights[0] / without.weights[0]
+
+
+def test_the_correction_is_exact_for_a_response_that_several_weights_drew() -> None:
+    """E_sampler[f · weight] = E_policy[f], over all responses of two tokens out of three."""
+    random = torch.Generator().manual_seed(0)
+
+    def policy() -> tuple[torch.Tensor, torch.Tensor]:
+        first, second = torch.randn(3, generator=random), torch.randn(3, 3, generator=random)
+        return first.double().log_softmax(0), second.double().log_softmax(1)
+
+    new, old = policy(), policy()
+    pairs = [(a, b) for a in range(3) for b in range(3)]
+
+    def logprobs(first: Any, second: Any) -> torch.Tensor:
+        return torch.stack([x for a, b in pairs for x in (first[0][a], second[1][a, b])])
+
+    mixed = logprobs(old, new)  # the weights changed after the first token
+    facts = {"groups": [0] * 9, "rewards": [1.0, 0.0] * 4 + [1.0], "versions": [3, 4] * 9}
+    batch = TokenBatch(
+        lengths=[2] * 9, logprobs=logprobs(new, new), sampler_logprobs=mixed, version=4, **facts
+    )
+    factors = weight_of(Truncate(cap=1e6, level="sequence"), batch)[::2]
+    drawn, wanted = mixed.view(9, 2).sum(1).exp(), batch.logprobs.view(9, 2).sum(1).exp()
+    f = torch.randn(9, generator=random).double()
+    assert float((drawn * factors * f).sum()) == pytest.approx(float((wanted * f).sum()), rel=1e-12)
+    assert abs(float((drawn * f).sum()) - float((wanted * f).sum())) > 0.01
+    by_token = weight_of(Truncate(cap=1e6), batch)
+    assert (by_token[1::2] == 1).all()  # fresh
+    assert (by_token[::2] != 1).all()
+    unknown = batch.replace(sampler_logprobs=mixed.index_fill(0, torch.tensor([0]), math.nan))
+    assert weight_of(Truncate(cap=1e6), unknown)[0] == 1
+    rule = "sampler_known & (staleness > 0)"
+    assert (Objective(keep=rule).plan([unknown]).weights[0] != 0).tolist() == [
+        place % 2 == 0 and place > 0 for place in range(18)
+    ]

@@ -16,6 +16,7 @@ _ADVICE = {
     "old_collision": _WHOLE,
     "sampler_logprobs": "It must come from a sampler that returns log-probs, such as vLLM",
     "ref_logprobs": "It needs a reference model",
+    "staleness": "It is of tokens that older weights drew; `rlobj train` has it",
     "turn": _OF_TURNS,
     "turn_reward": _OF_TURNS,
 }
