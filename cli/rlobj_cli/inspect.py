@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlobj.insight import Inspection
 
 
-NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3}
+NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3, "staleness": 1}
 """Columns of tokens on the screen, with their digits."""
 GROUPS, EXAMPLES = 10, 2
 """Token texts on the screen, the most frequent first, and tokens of each in context."""
@@ -76,7 +76,7 @@ def inspect(
     [bold]Columns that --where reads[/bold]
 
     \b  prob logprob surprisal entropy old_prob ratio advantage reward position
-      gradient_norm entropy_sensitivity sampler_gap weight factor
+      gradient_norm entropy_sensitivity sampler_gap staleness weight factor
       step update response group token
       kept: 1 or 0; spurious: the same, in tasks that judge tokens, such as scratchpad
     """
@@ -123,14 +123,16 @@ def show(console: Console, inspection: Inspection, groups: int) -> None:
 def _groups(inspection: Inspection, groups: int, width: int) -> Table:
     """The largest groups: a row of means, and below it the examples in context."""
     clauses = [(row["effect"], row["clause"]) for row in inspection.clauses.to_pylist()]
-    factors = any(effect == "reweighted" for effect, _ in clauses)
-    digits = {name: places for name, places in NUMBERS.items() if factors or name != "factor"}
+    shown_groups = inspection.groups.slice(0, groups).to_pylist()
+    absent = set() if any(effect == "reweighted" for effect, _ in clauses) else {"factor"}
+    absent |= set() if any(row["staleness"] for row in shown_groups) else {"staleness"}
+    digits = {name: places for name, places in NUMBERS.items() if name not in absent}
     titles = ["gradient" if name == "gradient_norm" else name for name in digits]
     head = "tokens" if inspection.complete else "recorded"
     shown = table("", right=(head, *titles))
     tokens = inspection.examples(groups)
     lines = in_context(tokens, width - 14 - sum(max(len(title), 7) + 3 for title in titles))
-    for row in inspection.groups.slice(0, groups).to_pylist():
+    for row in shown_groups:
         key = row["text"], row["effect"], row["clause"]
         by = f" by {clauses.index(key[1:]) + 1}" if len(clauses) > 1 else ""
         text = f"[{beginning(row['text'], 16)}]"

@@ -51,6 +51,15 @@ def test_tokens_stand_in_their_context_below_each_other(tmp_path: Path, columns:
     assert group == ["[2]", "dropped", "2", "0.0010", "0.100", "0.80", "0.500"]
 
 
+def test_the_age_of_the_weights_is_shown_where_tokens_are_stale(tmp_path: Path) -> None:
+    write_records(tmp_path, [dropped("2", staleness=3), dropped("2", staleness=0, position=1)])
+    text = output(str(tmp_path), columns=100)
+    assert "staleness" in text
+    group = next(line.split() for line in text.splitlines() if "[2] dropped" in line)
+    assert group[-1] == "1.5"
+    assert "staleness" not in output(str(scratchpad(tmp_path / "fresh")), columns=100)
+
+
 def test_only_the_largest_groups_are_shown(tmp_path: Path) -> None:
     file = io.StringIO()
     show(Console(file=file, width=80), inspect(scratchpad(tmp_path), examples=1), 1)

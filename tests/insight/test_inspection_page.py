@@ -60,6 +60,8 @@ def write_table(run: Path) -> None:
                 rollouts=torch.tensor([0, 1, 2, 0, 4, 5, 6, 7]),
                 ids=torch.arange(2 * PER_GROUP),
                 rewards=torch.tensor([1.0, 0, 0, 1] * 2),
+                versions=torch.arange(size) % LENGTH // 4,  # three in each response
+                version=STEP + 1,
                 logprobs=logprobs,
                 old_logprobs=logprobs,
                 sampler_logprobs=logprobs,
@@ -182,6 +184,18 @@ def test_the_filter_finds_what_the_rules_of_python_find_and_counts_it(browser, p
     assert text_of(browser, "#found") == "1 of 96 tokens of this page (1.0%) in 1 response"
     browser.run("byId('from').value = 2; byId('reset').click()")
     browser.wait(f"byId('found').textContent === '{len(rows)} tokens of this page'")
+
+
+def test_tokens_have_a_colour_for_the_age_of_the_weights_that_drew_them(browser, page):
+    show(browser, page, step="2")
+    browser.run("go({color: 'staleness'})")
+    browser.wait("byId('legend').textContent.endsWith('3')")
+    shades = "[...document.querySelectorAll('#group-responses .flow')].map((each) => "
+    shades += (
+        "[...each.querySelectorAll('.piece')].map((x) => x.style.getPropertyValue('--shade')))"
+    )
+    each = ["100%"] * 4 + ["67%"] * 4 + ["33%"] * 4
+    assert browser.run(shades) == [each] * PER_GROUP
 
 
 def test_a_token_says_which_clause_fired_and_the_plane_where_its_bounds_are(browser, page):

@@ -14,6 +14,7 @@ from test_recorder import observed_of, recorded
 from tiny import tiny_config
 
 from rlobj import ConfigError
+from rlobj.base.arrow import write_parquet
 from rlobj.insight.opening import observed_again
 from rlobj.objectives.tokens import PER_TOKEN
 from rlobj.runs.observed import ObservedUpdate
@@ -160,6 +161,37 @@ def test_tables_and_records_keep_the_rows_of_rollouts_and_what_began_them(tmp_pa
     order = [(row["rollout"], row["response"]) for row in rows]
     assert order == sorted(order)
     assert "restart" in {row["began"] for row in rows}
+
+
+@pytest.mark.parametrize("version", [None, 9])
+def test_tables_and_records_keep_the_version_of_each_token(tmp_path, version):
+    observed = observed_of("stapo", drop="staleness > 2")
+    versions = torch.arange(len(observed.table)) // 5 % 6
+    table = observed.table.replace(versions=versions, version=version)
+    plan = observed.objective.plan([table], observed.state, clauses=True)
+    mixed = replace(observed, table=table, plan=plan)
+    write_tables(tmp_path, 1, [(1, mixed)], (0, 1), {})
+    [update] = read_tables(tmp_path)
+    assert (update.table.versions.tolist(), update.table.version) == (versions.tolist(), version)
+    again = update.objective.plan([update.table], update.state)
+    assert torch.equal(again.weights[0], plan.weights[0])
+    staleness = table.column("staleness", "the test")
+    starts = dict(zip(table.ids.tolist(), table.starts.tolist(), strict=True))
+    rows = recorded(tmp_path, mixed).rows(["response", "position", "staleness"]).to_pylist()
+    assert {row["staleness"] for row in rows} > {4, 5}
+    for row in rows:
+        assert row["staleness"] == staleness[starts[row["response"]] + row["position"]]
+
+
+def test_tables_with_one_staleness_for_each_response_are_read(tmp_path):
+    observed = observed_of("stapo")
+    write_tables(tmp_path, 1, [(1, observed)], (0, 1), {})
+    [file] = (tmp_path / "tables").iterdir()
+    written, table = parquet.read_table(file), observed.table
+    ages = torch.arange(len(table.lengths)) % 4
+    write_parquet(file, written.append_column("staleness", [ages.numpy()]))
+    [update] = read_tables(tmp_path)
+    assert update.table.staleness.tolist() == table.spread(ages).tolist()
 
 
 def test_a_table_without_rollouts_has_no_column_of_them(tmp_path):

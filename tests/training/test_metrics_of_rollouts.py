@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
+from dataclasses import replace
 
 import pyarrow.parquet as parquet
 import pytest
 
 from rlobj.data import Problem
 from rlobj.objectives.statistics import SingleProcess
+from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.runs.recorder import write_samples
 from rlobj.samplers import Response
@@ -110,4 +112,12 @@ def test_sample_tables_have_the_rows_of_a_rollout_together_with_what_began_each(
     assert first["rollout"].to_pylist() == [0, 0, 0, 1, 2, 2, 3]
     assert first["began"].to_pylist() == ["", "call", "restart", "", "", "restart", ""]
     assert first["id"].to_pylist()[:3] == [0, ROWS, 2 * ROWS]
-    assert not {"rollout", "began"} & {*second.column_names}
+    assert not {"rollout", "began", "versions"} & {*second.column_names}
+
+
+def test_sample_tables_have_the_versions_of_a_response_that_several_weights_drew(tmp_path):
+    mixed = replace(ROWS_OF_STEP[0], versions=((3, 1), (5, 3)), weight_version=5)
+    write_samples(tmp_path, 1, [mixed, ROWS_OF_STEP[3]], 2, ProcessGroup())
+    [table] = map(parquet.read_table, tmp_path.rglob("*.parquet"))
+    assert table["versions"].to_pylist() == [[[3, 1], [5, 3]], None]
+    assert table["weight_version"].to_pylist() == [5, 0]

@@ -25,7 +25,10 @@ from rlobj.runs.traces import is_traces
 KEYS = ("text", "effect", "clause")
 """Tokens with the same values of these columns are one group."""
 _key = operator.itemgetter(*KEYS)
-MEANS = ("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "spurious")
+MEANS = (
+    *("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "spurious"),
+    "staleness",
+)
 """Columns whose mean a group has; `spurious` is then a share."""
 _PLACE = ("step", "update", "response", "position")
 SHOWN = (*_PLACE, "turn", "group", "rollout", "began", *KEYS, "before", "after", "weight", *MEANS)

@@ -29,7 +29,7 @@ from rlobj.runs.texts import TokenTexts
 from rlobj.samplers import Response
 from rlobj.settings.run_config import RunConfig
 
-OPTIONAL = ("source", "conversation", "began")
+OPTIONAL = ("source", "conversation", "began", "versions")
 """Columns that a table lacks if no response has a value."""
 _ORDER = [(name, "ascending") for name in ("update", "rollout", "response", "position")]
 
@@ -129,7 +129,9 @@ def write_samples(
     Each of several rewards has a column, such as `reward_format`. With several sources, the column
     `source` has their labels. `response` is the last message of a conversation, and the column
     `conversation` has all turns, as JSON. The rows of a rollout stand together, in order; without
-    several rows in any, there are no columns `rollout` and `began`.
+    several rows in any, there are no columns `rollout` and `began`. `versions` has (version, number
+    of tokens) of each run of tokens that weights of one version drew; null = all tokens are of
+    `weight_version`, and there is no such column if all responses are so.
 
     Args:
         run: the run's folder.
@@ -163,6 +165,7 @@ def write_samples(
         "length": [len(r.tokens) for r in responses],
         "finish": [r.finish for r in responses],
         "weight_version": [r.weight_version for r in responses],
+        "versions": [[*map(list, r.versions)] if r.versions[1:] else None for r in responses],
         "kept": [i < kept for i in range(len(responses))],
     }
     parts = comm.gather(columns)

@@ -66,6 +66,7 @@ def rows_of(
         "group": numpy(table.groups)[response],
         "reward": rewards[response],
         "position": position,
+        "staleness": numbers(table.column("staleness", "the record")[rows]),
         "turn": np.zeros(len(rows)) if table.turn is None else numpy(table.turn[rows]),
         "token": distinct[which],
         "text": pyarrow.array([texts.text(token) for token in distinct], "string").take(which),

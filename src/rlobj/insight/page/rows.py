@@ -129,6 +129,8 @@ def read_rows(
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
         raise ConfigError(f"{run} has no recorded token, and no full table")
+    if not pc.max(rows["staleness"]).as_py():  # every token is fresh
+        rows = rows.drop_columns("staleness")
     rows = rows.sort_by([(name, "ascending") for name in ORDER])
     return PageRows(rows, updates, notes, objective, touched, counts)
 

@@ -35,6 +35,7 @@ from rlobj.runs.loss_metrics import (
 )
 from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.token_metrics import token_metrics
+from rlobj.samplers import Response
 from rlobj.samplers.gap import check_gap
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring.cutting import Cut
@@ -168,7 +169,6 @@ class Learner:
         self.clock = clock or Clock(device=parallel.device)
         self.steps = 0
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
-        self._compared = False
         self._can_cut = not depends_on_sequence_length(self.model.config)
         self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
         needs = objective.needs
@@ -208,7 +208,7 @@ class Learner:
             self.state = self.objective.observe([table], self.state, self.comm)
         gap: Metrics = {}
         if self._scored:  # else the first update compares the log-probs of its forward passes
-            gap = self._gap(vars(table), table.sampler_logprobs)
+            gap = self._gap(vars(table), table.sampler_logprobs, self._fresh(whole.responses))
         updates: list[Metrics] = []
         entropy, logprobs = table.entropy, table.logprobs.detach()
         for phase in self.objective.phases * self.config.training.passes:
@@ -250,7 +250,9 @@ class Learner:
                 name: torch.cat([part.scores[name] for part in measured]) for name in CURRENT
             }
             if not any_rank(not bool(columns["logprobs"].isfinite().all()), self.comm):
-                gap = self._gap(columns, torch.cat([part.sampler_logprobs for part in measured]))
+                sampler = torch.cat([part.sampler_logprobs for part in measured])
+                fresh = self._fresh(batch.responses)[torch.cat([part.rows for part in measured])]
+                gap = self._gap(columns, sampler, fresh)
         with self.clock.inside("forward"), torch.no_grad():
             metrics = combine(measured, self.objective, plan, batch.current, self.comm)
         finite = math.isfinite(metrics["loss/total"])
@@ -451,24 +453,43 @@ class Learner:
         with torch.no_grad():
             columns = self.forward.columns(self.scorer, sequences, entropy=True)
         reported = torch.tensor([value for r in samples for value in r.logprobs])
-        return self._gap(columns, reported.to(columns["logprobs"]))
+        return self._gap(columns, reported.to(columns["logprobs"]), self._fresh(samples))
 
-    def _gap(self, columns: Mapping[str, Any], sampler: Any) -> dict[str, float]:
-        """The numbers of `sampler_gap`; if the samples are fresh, they are checked.
+    def _fresh(self, responses: Sequence[Response]) -> Tensor:
+        """The tokens of these responses that must be the present weights' own, bool [N].
 
-        With rollouts ahead, only the first rollout of a session is fresh.
+        Without rollouts ahead, these are all. Without `sampling.recompute_cache`, log-probs after a
+        token of older weights are not those of the newer ones.
+        """
+        settings = self.config.sampling
+        every = settings.schedule == "steps" and not settings.async_depth
+        mixed = settings.recompute_cache
+        runs = [
+            (every or (version == self.steps and (mixed or len(response.versions) == 1)), size)
+            for response in responses
+            for version, size in response.versions
+        ]
+        fresh, sizes = torch.tensor(runs, dtype=torch.int64).reshape(-1, 2).unbind(1)
+        return fresh.repeat_interleave(sizes).bool().to(self.parallel.device)
+
+    def _gap(self, columns: Mapping[str, Any], sampler: Tensor, fresh: Tensor) -> dict[str, float]:
+        """The numbers of `sampler_gap`; those of fresh tokens are checked, if these are not few.
 
         Args:
             columns: the policy's logprobs and entropy of the samples' tokens [N].
             sampler: log-probs by the sampler [N].
+            fresh: the tokens that the present weights drew, bool [N].
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
-        gap = sampler_gap(columns["logprobs"], sampler, self.comm, columns["entropy"])
-        settings, first = self.config.sampling, self.state.get("sampler_gap")
-        if not self._compared or not settings.async_depth:
-            self._compared = True
-            check_gap(gap, settings.max_logprob_gap, self.autocast, first)
-            self.state["sampler_gap"] = first or gap["sampler/logprob_gap"]
+        logprobs, entropy, settings = columns["logprobs"], columns["entropy"], self.config.sampling
+        gap = checked = sampler_gap(logprobs, sampler, self.comm, entropy)
+        if any_rank(not bool(fresh.all()), self.comm):
+            checked = sampler_gap(logprobs[fresh], sampler[fresh], self.comm, entropy[fresh])
+            if "sampler/bias" not in checked:  # few tokens, or none
+                return gap
+        first = self.state.get("sampler_gap")
+        check_gap(checked, settings.max_logprob_gap, self.autocast, first)
+        self.state["sampler_gap"] = first or checked["sampler/logprob_gap"]
         return gap

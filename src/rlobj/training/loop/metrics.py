@@ -10,7 +10,7 @@ import torch
 from rlobj.conversations.environment import ENDS
 from rlobj.conversations.grading import calls_of
 from rlobj.conversations.grading import sums as conversation_sums
-from rlobj.objectives.statistics import Comm
+from rlobj.objectives.statistics import Comm, extreme_by
 from rlobj.rewards.kinds import NO_ANSWER, NOT_COMPARED
 from rlobj.samplers import Response
 from rlobj.samplers.response import rollouts_of, whole
@@ -23,6 +23,7 @@ def rollout_metrics(
     names: Sequence[str] = (),
     decoupled: bool = False,
     epochs: Mapping[str, float] | None = None,
+    step: int = 0,
 ) -> dict[str, float]:
     """Reward, accuracy and length of all sampled responses, and how many of them are trained on.
 
@@ -38,6 +39,7 @@ def rollout_metrics(
         names: of several rewards.
         decoupled: each of them has an advantage of its own.
         epochs: of each of several sources.
+        step: steps that were trained before, the version of the weights that train.
     """
     epochs = epochs or {}
     local = [_sums(kind, names, decoupled, epochs) for kind in (rollout.responses, rollout.dead)]
@@ -71,6 +73,7 @@ def rollout_metrics(
         "sampling/surplus_groups": float(rollout.surplus),
         **rollout.metrics,
         **({"rollout/rows": mean("rows"), "rollout/tokens": mean("tokens")} if several else {}),
+        **_staleness(rollout.responses, comm, step),
         "tokens/sampled": both["tokens"],
         "tokens/step": kept["tokens"],
         **{f"data/{name}/epoch": epoch for name, epoch in epochs.items()},
@@ -79,6 +82,23 @@ def rollout_metrics(
             for name in epochs
         },
         **(_conversations(both) if both["turns"] else {}),
+    }
+
+
+def _staleness(rows: Sequence[Response], comm: Comm, step: int) -> dict[str, float]:
+    """Steps between the weights that drew a token and those that train, over the tokens, and runs
+    of tokens of one version, over the responses; {} if every token is fresh."""
+    runs = [(step - version, size) for row in rows for version, size in row.versions if size]
+    stale, sizes = torch.tensor(runs, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    drawn = sum(row.length > 0 for row in rows)
+    sums = torch.tensor([int((stale * sizes).sum()), int(sizes.sum()), len(runs), drawn])
+    steps, tokens, count, responses = comm.sum(sums).tolist()
+    if not steps and count == responses:
+        return {}
+    return {
+        "rollout/staleness/mean": steps / tokens,
+        "rollout/staleness/max": float(extreme_by(stale, torch.zeros_like(stale), 1, True, comm)),
+        "rollout/versions": count / responses,
     }
 
 

@@ -262,7 +262,8 @@ class Trainer:
         else:
             clock.move("sampling", "grading", seconds["grade"])
         names, epochs = self.config.rewards.names or (), self.stream.epochs(rollout.stream)
-        measured = rollout_metrics(rollout, self.comm, names, decouples(self.config), epochs)
+        decoupled = decouples(self.config)
+        measured = rollout_metrics(rollout, self.comm, names, decoupled, epochs, step)
         self.metrics = {"step": step + 1, **measured}
         self.metrics["train/learning_rate"] = rate
         self.metrics |= {"time/sampling_hidden": sampling, "time/grading_hidden": grading}
