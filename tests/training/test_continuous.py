@@ -81,7 +81,6 @@ def streaming(monkeypatch):
 def continuous(policy, preset="stapo", **sections):
     """Six steps of four prompts; sections override."""
     own = {"schedule": "continuous", "prompts_per_step": 4, "group_size": 4, "max_tokens": 4}
-    own["max_logprob_gap"] = 9.0
     sampling = own | sections.pop("sampling", {})
     return tiny_config(
         policy,
@@ -291,7 +290,6 @@ def test_conversations_go_on_across_steps(policy, tmp_path, monkeypatch):
             "objective.mismatch": {"kind": "truncate"},
             "evaluation.every": 0,
             "sampling": {**sampling, "engine": "transformers", "prompts_per_step": 2},
-            "sampling.max_logprob_gap": 9.0,
         },
     )
     rows = [row for rollout in rollouts for row in rollout.responses]
