@@ -472,7 +472,7 @@ class Learner:
         fresh, sizes = torch.tensor(runs, dtype=torch.int64).reshape(-1, 2).unbind(1)
         return fresh.repeat_interleave(sizes).bool().to(self.parallel.device)
 
-    def _gap(self, columns: Mapping[str, Any], sampler: Tensor, fresh: Tensor) -> dict[str, float]:
+    def _gap(self, columns: Mapping[str, Any], sampler: Any, fresh: Tensor) -> dict[str, float]:
         """The numbers of `sampler_gap`; those of fresh tokens are checked, if these are not few.
 
         Args:
