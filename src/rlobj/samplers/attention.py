@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -117,3 +118,32 @@ class RoomyLayer(DynamicLayer):
             self._buffers = [self.keys, self.values]
 
     batch_select_indices = reorder_cache  # pyright: ignore[reportAssignmentType]
+
+
+JOINED = {DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer}
+"""Caches and layers that hold keys and values of rows, and nothing else."""
+
+
+def joined(cache: Any, other: Any, width: int, longest: int) -> Any:
+    """The cache with the rows of another one; None if it holds something else than keys and values.
+
+    Args:
+        cache: it is changed.
+        other: of the same model.
+        width: tokens of the longest sequence; shorter ones have room on the left.
+        longest: the largest number of tokens that will be needed.
+    """
+    layers = getattr(cache, "layers", ())
+    if not {type(cache), *map(type, layers)} <= JOINED:
+        return None
+    for i, both in enumerate(zip(layers, other.layers, strict=True)):
+        layer = both[0]
+        size = min(width, max(each.keys.shape[2] for each in both))  # of a window: fewer
+        layer.keys, layer.values = (
+            torch.cat([pad(states, (0, 0, size - states.shape[2], 0)) for states in pair])
+            for pair in ([each.keys for each in both], [each.values for each in both])
+        )
+        layer.cumulative_length = width  # of a window
+        if isinstance(layer, RoomyLayer):
+            layers[i] = RoomyLayer(layer, longest)
+    return cache

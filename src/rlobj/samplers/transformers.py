@@ -3,7 +3,8 @@
     prefill distinct prompts -> one row per sample -> draw, drop finished rows, forward -> ...
 
 By default the sampler uses the trainer's module, and no weights are copied. A sampler with its own
-copy of the module receives weights through `sync`. Shapes: B rows, V vocabulary.
+copy of the module receives weights through `sync`, also between two tokens of a response. Shapes: B
+rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,25 +14,31 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass, field
+from itertools import compress, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rlobj.base.batches import by_length
 from rlobj.base.errors import RunError
 from rlobj.objectives.statistics import hash_keys
-from rlobj.samplers.attention import give_room, shared_heads
+from rlobj.samplers.attention import give_room, joined, shared_heads
 from rlobj.samplers.response import Response, packed
-from rlobj.samplers.types import NOT_FINITE, Done, Feed, Request, SamplingSettings, check_prompts
+from rlobj.samplers.types import NOT_FINITE, Between, Feed, Request, check_prompts
 from rlobj.samplers.weights import Digest, Received, digest
 from rlobj.scoring.policy_scorer import depends_on_row, evaluating, tolerance
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from rlobj.samplers.types import Done, SamplingSettings
+
 log = logging.getLogger(__name__)
+
+_Answer = tuple[Request, Response]
 
 _BLOCK, _CPU_BLOCK = 2**25, 2**19
 """Logits processed at a time. This limits the float64 working memory to a few hundred MB; on a CPU
@@ -83,6 +90,26 @@ def draw(logits: Tensor, uniform: Tensor, settings: SamplingSettings) -> tuple[T
     return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
 
 
+@dataclass(slots=True, eq=False)
+class _Row:
+    """A response that is being drawn.
+
+    Attributes:
+        request: what is drawn.
+        drawn: tokens: id, log-probability, and the version of the weights that it was drawn from.
+        stopped: by an EOS token or a stop string.
+    """
+
+    request: Request
+    drawn: list[tuple[int, float, int]] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it has stopped or has its limit of tokens."""
+        return self.stopped or len(self.drawn) >= self.request.max_tokens
+
+
 class TransformersSampler:
     """Samples from any transformers causal LM, in the process that trains it.
 
@@ -100,7 +127,13 @@ class TransformersSampler:
             cache has this size. A single response may exceed it.
         autocast: dtype of the forward pass, the same as for the trainer's scoring; None = the
             dtype of the weights.
-        own_copy: the module is a copy, and `sync` copies the trainer's weights into it.
+        own_copy: the module is a copy, and `sync` copies the trainer's weights into it. All methods
+            may then be called while `stream` draws in another thread. It goes on after the call:
+            `sync` waits for one token at most, `sample` makes it wait.
+        recompute_cache: after a `sync`, responses that are being drawn get the keys and values of
+            the new weights, so that the log-probs of their next tokens are those of a forward pass
+            over the whole sequence. False: they keep those of the old weights, and the next token
+            is still drawn from the old weights.
     """
 
     dtype: torch.dtype | None = None
@@ -114,11 +147,14 @@ class TransformersSampler:
         batch_tokens: int = 65536,
         autocast: torch.dtype | None = None,
         own_copy: bool = False,
+        recompute_cache: bool = True,
     ) -> None:
-        self.model = model
+        self.model = model.eval() if own_copy else model
         self.tokenizer = tokenizer
         self.batch_tokens = batch_tokens
         self.autocast = autocast
+        self.syncs_in_flight, self._recompute_cache = own_copy, recompute_cache
+        self._between = Between()
         self._received = Received(-1 if own_copy else 0, {} if own_copy else None)
         self._eos = eos_ids(model, tokenizer)
         self._usable: Usable | None = None
@@ -142,19 +178,22 @@ class TransformersSampler:
         """
         check_prompts(prompts, settings.max_tokens, self.context, "model")
         packs = [pack for prompt in prompts for pack in [packed("i", prompt)] * count]
-        limits, rows = [settings.max_tokens] * len(packs), torch.arange(len(packs))
-        keys = hash_keys((torch.tensor(seeds, dtype=torch.long)[rows // count], rows % count))
+        requests = [
+            Request((i,), i, pack, seeds[i // count], settings.max_tokens, i % count)
+            for i, pack in enumerate(packs)
+        ]
         responses: dict[int, Response] = {}
         missing = [count] * len(prompts)
 
         def group(owner: int) -> list[Response]:
             return [responses[owner * count + i] for i in range(count)]
 
-        with self._sampling():
-            for row, responses[row] in self._drawn(packs, settings, keys, limits):
-                missing[row // count] -= 1
-                if done is not None and not missing[row // count]:
-                    done(row // count, group(row // count))
+        with self._between.steps(), self._sampling():
+            for request, responses[request.key] in self._drawn(requests, settings):
+                owner = request.key // count
+                missing[owner] -= 1
+                if done is not None and not missing[owner]:
+                    done(owner, group(owner))
         return [group(owner) for owner in range(len(prompts))]
 
     @property
@@ -170,16 +209,19 @@ class TransformersSampler:
     ) -> None:
         """Draw a response to each request of a feed, as soon as each of its sources has one.
 
-        They are drawn together, so that the same log-probs come in every run, to the bit.
+        They are drawn together, so that the same log-probs come in every run, to the bit. The
+        requests of a feed that is not `together` join those that are being drawn.
         """
+        if not feed.together:
+            with self._sampling():
+                for request, response in self._decode(feed, settings):
+                    done(request, response)
+            return
         while (taken := feed.take(whole=True)) is not None:
             requests = sorted(taken, key=lambda request: request.place)
-            prompts = [request.prompt for request in requests]
-            limits = [request.max_tokens for request in requests]
-            keys = hash_keys((torch.tensor([request.seed for request in requests]), 0))
             with self._sampling():
-                for row, response in self._drawn(prompts, settings, keys, limits):
-                    done(requests[row], response)
+                for request, response in self._drawn(requests, settings):
+                    done(request, response)
 
     @contextlib.contextmanager
     def _sampling(self) -> Iterator[None]:
@@ -197,15 +239,17 @@ class TransformersSampler:
             RunError: the module has no tensor of a given name.
         """
         digests: dict[str, Digest] | None = None
-        if self._received.digests is not None:
-            digests = {}
-            targets = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-            for name, tensor in weights:
-                if name not in targets:
-                    raise RunError(f"the sampler's {type(self.model).__name__} has no '{name}'")
-                targets[name].copy_(tensor)
-                digests[name] = digest(targets[name])
-        self._received = Received(version, digests)
+        with self._between.steps():
+            if self._received.digests is not None:
+                digests, model = {}, self.model
+                targets = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+                for name, tensor in weights:
+                    if name not in targets:
+                        raise RunError(f"the sampler's {type(model).__name__} has no '{name}'")
+                    targets[name].copy_(tensor)
+                    digests[name] = digest(targets[name])
+                torch.clear_autocast_cache()  # `stream` has the old weights in it
+            self._received = Received(version, digests)
 
     def received(self) -> Received:
         """Return the version and, if the module is a copy, the digests of the copied tensors."""
@@ -220,108 +264,126 @@ class TransformersSampler:
     def close(self) -> None:
         """Do nothing: the module belongs to the trainer."""
 
-    def _drawn(
-        self,
-        prompts: Sequence[Sequence[int]],
-        settings: SamplingSettings,
-        keys: Tensor,
-        limits: Sequence[int],
-    ) -> Iterator[tuple[int, Response]]:
-        """Draw a response for each prompt; yield (row, response) as they end.
+    def _tried(self, requests: Sequence[Request]) -> Usable:
+        """What of the model can be used: it is tried with the longest of the first prompts."""
+        if self._usable is None and requests:
+            longest = max((request.prompt for request in requests), key=len)
+            with self._between.step():
+                self._usable = usable(self.model, longest)
+        return self._usable or Usable()
 
-        Prompts of about the same length are drawn together. Each has the key of its random numbers
-        and its largest number of tokens of a response.
+    def _drawn(self, requests: list[Request], settings: SamplingSettings) -> Iterator[_Answer]:
+        """Draw a response to each request in batches of prompts of about the same length."""
+        self._tried(requests)
+        longest = max((request.max_tokens for request in requests), default=0)
+        lengths = [len(request.prompt) + longest for request in requests]
+        for batch in by_length(lengths, self.batch_tokens):
+            yield from self._decode(Feed.whole([requests[i] for i in batch]), settings)
+
+    def _decode(self, feed: Feed[Request], settings: SamplingSettings) -> Iterator[_Answer]:
+        """Draw a response to each request of a feed; yield them as they end.
+
+        Rows leave the batch when they have stopped or have their limit of tokens, and new ones
+        join it. To join takes about as long as a token of all rows: so they wait until the tokens
+        that they could have drawn are as many as the rows that are being drawn. If the model
+        cannot pad, rows have one length, and new ones wait for the last one to leave.
         """
-        longest = max(limits, default=0)
-        lengths = [len(prompt) + longest for prompt in prompts]
-        if self._usable is None and prompts:
-            self._usable = usable(self.model, max(prompts, key=len))
-        padded, cached, shared = self._usable or Usable()
-        with shared_heads(self.model) if shared else contextlib.nullcontext():
-            for batch in by_length(lengths, self.batch_tokens):
-                for _, group in groupby(batch, key=lambda row: padded or lengths[row]):
-                    yield from self._batch(prompts, settings, keys, limits, list(group), cached)
+        rows: list[_Row] = []
+        waiting: list[Request] = []
+        keys = torch.zeros(0, dtype=torch.int64)
+        batch, missed, received = None, 0, self._received
+        while (taken := feed.take(wait=not rows and not waiting)) is not None or rows or waiting:
+            padded, cached, shared = self._tried(taken or ())
+            waiting += taken or ()
+            new = waiting and self._fitting(waiting, rows)
+            if not padded:
+                new = [each for each in new if not rows and len(each.prompt) == len(new[0].prompt)]
+            missed += len(new)
+            if missed < len(rows):
+                new = []
+            ended: list[_Row] = []
+            heads = shared_heads(self.model) if shared else contextlib.nullcontext()
+            with self._between.step(), heads:
+                if batch is not None:
+                    if self._recompute_cache and received is not self._received:
+                        batch.refresh()
+                        received = self._received
+                    tokens = self._draw(rows, keys, batch.logits, settings, received.version)
+                    leaving = torch.tensor([row.over for row in rows])
+                    if leaving.any():
+                        ended = [*compress(rows, leaving.tolist())]
+                        remaining = _close_gaps(leaving)
+                        rows = [rows[index] for index in remaining.tolist()]
+                        keys, tokens = keys[remaining], tokens[remaining]
+                        batch = batch.select(remaining) if rows else None
+                    if batch is not None:
+                        batch.append(tokens)
+                if new:
+                    others = _Context.of(self.model, new, cached)
+                    batch = others if batch is None else batch.join(others)
+                    rows += map(_Row, new)
+                    seeds = torch.tensor([(each.seed, each.index) for each in new])
+                    keys = torch.cat([keys, hash_keys(tuple(seeds.T))])
+                    joined = {*map(id, new)}
+                    waiting, missed = [each for each in waiting if id(each) not in joined], 0
+                received = self._received
+            if ended:
+                yield from self._responses(ended)
 
-    def _batch(
+    def _fitting(self, waiting: list[Request], rows: list[_Row]) -> list[Request]:
+        """The first of the waiting requests that have room beside the rows."""
+        both = [*waiting, *(row.request for row in rows)]
+        longest = max(len(each.prompt) + each.max_tokens for each in both)
+        return waiting[: max(self.batch_tokens // longest - len(rows), 0 if rows else 1)]
+
+    def _draw(
         self,
-        prompts: Sequence[Sequence[int]],
-        settings: SamplingSettings,
+        rows: list[_Row],
         keys: Tensor,
-        limits: Sequence[int],
-        rows: list[int],
-        cached: bool,
-    ) -> Iterator[tuple[int, Response]]:
-        """`_drawn` for some rows. Equal prompts are computed once."""
-        distinct = dict.fromkeys(tuple(prompts[row]) for row in sorted(rows))
-        position = {prompt: index for index, prompt in enumerate(distinct)}
-        most = torch.tensor([limits[row] for row in rows])
-        context = _Context(self.model, list(position), int(most.max()), cached)
-        context.select([position[tuple(prompts[row])] for row in rows])
-        for places, tokens, logprobs, stopped in self._decode(context, keys[rows], settings, most):
-            if not torch.isfinite(logprobs).all():
+        logits: Tensor,
+        settings: SamplingSettings,
+        version: int,
+    ) -> Tensor:
+        """Draw a token for each row from logits [B, V] of this version; the tokens [B].
+
+        A row's key [B] is a hash of its seed and its index within the prompt. A token's uniform
+        number is a hash of the key and the token's position: the same in any batch and on any rank.
+        """
+        positions = torch.tensor([len(row.drawn) for row in rows])
+        bits = (hash_keys((positions,), keys) >> 11) & (2**53 - 1)
+        uniform = (bits + 1).double() / 2**53
+        tokens, logprobs = draw(logits, uniform.to(logits.device), settings)
+        for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
+            row.drawn.append((token, logprob, version))
+            row.stopped = token in self._eos
+        if settings.stop:
+            # A text of n characters spans at most 4n tokens (UTF-8 bytes).
+            window = 4 * max(map(len, settings.stop)) + 4
+            recent = [[token for token, *_ in row.drawn[-window:]] for row in rows]
+            for row, text in zip(rows, self.tokenizer.batch_decode(recent), strict=True):
+                row.stopped |= any(stop in text for stop in settings.stop)
+        return tokens
+
+    def _responses(self, ended: list[_Row]) -> Iterator[_Answer]:
+        """Those of rows that end together, in the order of their places."""
+        ended.sort(key=lambda row: row.request.place)
+        ids = [[token for token, *_ in row.drawn] for row in ended]
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        for row, text in zip(ended, texts, strict=True):
+            tokens, logprobs, each = zip(*row.drawn, strict=True)
+            if not math.isfinite(sum(logprobs)):
                 raise RunError(NOT_FINITE, finding="update-too-large")
-            texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-            columns = (column.tolist() for column in (places, tokens, logprobs, stopped))
-            for place, ids, values, ended, text in zip(*columns, texts, strict=True):
-                row, finish = rows[place], "stop" if ended else "length"
-                version = self._received.version
-                yield row, Response(prompts[row], ids, values, text, finish, version)
-
-    def _decode(
-        self,
-        context: _Context,
-        keys: Tensor,
-        settings: SamplingSettings,
-        limits: Tensor,
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Draw until every row has stopped or has its limit of tokens; such rows leave the batch.
-
-        A row's key is a hash of its prompt's seed and its index within the prompt. A token's
-        uniform number is a hash of the key and the token's position: the same in any batch and on
-        any rank.
-
-        Yields:
-            Rows that end together, in the order of their lengths: indices [E], token ids and
-            log-probabilities [E, T], and whether they stopped by themselves [E].
-        """
-        device = context.logits.device
-        eos = torch.tensor(self._eos, dtype=torch.long, device=device)
-        limits, longest = limits.to(device), int(limits.max())
-        shape = len(keys), longest
-        drawn = torch.zeros(shape, dtype=torch.long, device=device)
-        values = torch.zeros(shape, device=device)
-        alive = torch.arange(len(keys), device=device)
-        for position in range(longest):
-            bits = (hash_keys((position,), keys) >> 11) & (2**53 - 1)
-            uniform = (bits + 1).double() / 2**53
-            tokens, logprobs = draw(context.logits, uniform.to(device), settings)
-            drawn[alive, position], values[alive, position] = tokens, logprobs
-            ended = torch.isin(tokens, eos)
-            if settings.stop:
-                # A text of n characters spans at most 4n tokens (UTF-8 bytes).
-                window = 4 * max(map(len, settings.stop)) + 4
-                recent = self.tokenizer.batch_decode(drawn[alive, : position + 1][:, -window:])
-                found = [any(stop in text for stop in settings.stop) for text in recent]
-                ended |= torch.tensor(found, device=device)
-            leaving = ended | (position + 1 >= limits[alive])
-            remaining = (~leaving).nonzero()[:, 0]
-            if len(remaining) < len(alive):
-                gone, order = alive[leaving].sort()
-                size = position + 1
-                yield gone, drawn[gone, :size], values[gone, :size], ended[leaving][order]
-                if not len(remaining):
-                    return
-                remaining = _close_gaps(leaving, remaining)
-                alive, tokens = alive[remaining], tokens[remaining]
-                keys = keys[remaining.cpu()]
-                context.select(remaining)
-            context.append(tokens)
+            versions = [(version, len([*run])) for version, run in groupby(each)]
+            finish = "stop" if row.stopped else "length"
+            given = row.request.prompt, tokens, logprobs, text, finish, each[-1], versions
+            yield row.request, Response(*given)
 
 
-def _close_gaps(leaving: Tensor, remaining: Tensor) -> Tensor:
+def _close_gaps(leaving: Tensor) -> Tensor:
     """Return the remaining rows in an order that moves few: the last ones fill the gaps."""
+    remaining = (~leaving).nonzero()[:, 0]
     count = len(remaining)
-    rows = torch.arange(count, device=leaving.device)
+    rows = torch.arange(count)
     rows[leaving[:count]] = remaining[remaining >= count]
     return rows
 
@@ -343,8 +405,8 @@ class Usable(NamedTuple):
 def usable(model: Any, prompt: Sequence[int]) -> Usable:
     """What of padding, the model's cache and our attention can be used.
 
-    Three sequences get two tokens in a batch whose rows move, come twice and leave. Each has to
-    have the logits that it has alone. The sequences are three ends of the prompt, which need
+    Three sequences get two tokens in a batch whose rows join, move, come twice and leave. Each has
+    to have the logits that it has alone. The sequences are three ends of the prompt, which need
     padding, or three orders of its tokens, which do not.
 
     Args:
@@ -381,8 +443,9 @@ def _as_alone(model: Any, prompts: list[list[int]], cached: bool) -> bool:
     if not expected.isfinite().all():
         return True  # drawing refuses such a model
     try:
-        batch = _Context(model, prompts, len(rest), cached)
-        for rows, token in zip(([2, 0, 1, 0], [3, 2, 0]), rest, strict=True):
+        batch = _Context(model, prompts[1:], len(rest), cached)
+        batch.join(_Context(model, prompts[:1], len(rest), cached))
+        for rows, token in zip(([1, 2, 0, 2], [3, 2, 0]), rest, strict=True):
             batch.select(rows)
             batch.append(torch.tensor([token] * len(rows), device=batch.logits.device))
     except (RuntimeError, TypeError, ValueError, IndexError):  # of the model's cache
@@ -417,7 +480,15 @@ class _Context:
         self._longest = width + longest
         self.logits = self._forward(self._ids)  # [B, V]
 
-    def select(self, rows: Tensor | list[int]) -> None:
+    @classmethod
+    def of(cls, model: Any, requests: Sequence[Request], cached: bool) -> _Context:
+        """The prompts of requests. Equal ones are computed once."""
+        prompts = [tuple(request.prompt) for request in requests]
+        places = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
+        batch = cls(model, [*places], max(each.max_tokens for each in requests), cached)
+        return batch.select([places[prompt] for prompt in prompts])
+
+    def select(self, rows: Tensor | list[int]) -> _Context:
         """Keep these rows, in this order; a row may appear several times."""
         index = torch.as_tensor(rows, device=self.logits.device)
         self.logits, self._ids = self.logits[index], self._ids[index]
@@ -427,6 +498,28 @@ class _Context:
                 self._cache.batch_select_indices(index)
             else:
                 self._cache.reorder_cache(index)
+        return self
+
+    def join(self, other: _Context) -> _Context:
+        """Add the rows of another batch; what no row needs any more is cut off on the left."""
+        both, cached = (self, other), self._cache is not None
+        width = int(max(each._mask.sum(1).max() for each in both))
+        self._longest = width + max(each._longest - each._ids.shape[1] for each in both)
+        self._cache = joined(self._cache, other._cache, width, self._longest)
+        self._ids, self._mask = (
+            torch.cat([pad(each, (width - each.shape[1], 0)) for each in pair])
+            for pair in ((self._ids, other._ids), (self._mask, other._mask))
+        )
+        self._padded = not self._mask.all()
+        self.logits = torch.cat([self.logits, other.logits])
+        if cached and self._cache is None:
+            self.refresh()
+        return self
+
+    def refresh(self) -> None:
+        """Compute all sequences again, for new weights or a cache that no row can join."""
+        self._cache = None
+        self.logits = self._forward(self._ids)
 
     def append(self, tokens: Tensor) -> None:
         """Add one token to each row: tokens [B]."""

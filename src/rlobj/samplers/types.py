@@ -113,8 +113,9 @@ class Request:
         place: among the requests that are drawn together, in an engine that draws them so.
         key: whose response it is.
         prompt: token ids.
-        seed: of the response.
+        seed: of the response, or of all responses to the prompt.
         max_tokens: of the response.
+        index: of the response among those with this seed.
     """
 
     place: tuple[int, ...]
@@ -122,6 +123,7 @@ class Request:
     prompt: array[int]
     seed: int
     max_tokens: int
+    index: int = 0
 
 
 class Feed(Generic[Item]):

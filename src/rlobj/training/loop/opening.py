@@ -239,6 +239,7 @@ def _sampler(
             batch_tokens=settings.batch_tokens,
             autocast=arithmetic(config.model),
             own_copy=apart,
+            recompute_cache=settings.recompute_cache,
         )
     inner, primary = without_adapters(policy.model), parallel.rank == 0
     source, rank = initial.source, config.model.synced_rank
