@@ -36,7 +36,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-warn_once = functools.cache(logging.getLogger(__name__).warning)
+warn = logging.getLogger(__name__).warning
+"""Log a warning."""
+warn_once = functools.cache(warn)
 """Log a warning; the same text once only."""
 
 

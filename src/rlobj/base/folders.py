@@ -1,14 +1,11 @@
 """Folders that one process writes to, and that no link leads out of."""
 
 import fcntl
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlobj.base.errors import ConfigError, reported
-
-logger = logging.getLogger(__name__)
+from rlobj.base.errors import ConfigError, reported, warn
 
 
 @contextmanager
@@ -32,7 +29,7 @@ def lock_folder(folder: Path, doing: str, *, wait: bool = False) -> Iterator[Non
         except OSError as error:
             if not wait:
                 raise ConfigError(f"another process is {doing} {folder}") from error
-            logger.warning("waiting for another process, which is %s %s", doing, folder)
+            warn("waiting for another process, which is %s %s", doing, folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

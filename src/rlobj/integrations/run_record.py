@@ -1,6 +1,5 @@
 """The folder of a run in another trainer, which rlobj reads as that of a run of its own."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, warn
 from rlobj.insight.diagnosis import Watch
 from rlobj.insight.diagnosis.diagnosing import PAGE
 from rlobj.objectives import statistics
@@ -26,8 +25,6 @@ from rlobj.runs.recorder import Recorder
 from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.token_metrics import token_metrics
 from rlobj.settings.run_config import RunConfig
-
-logger = logging.getLogger(__name__)
 
 
 class RunRecord:
@@ -130,7 +127,7 @@ class RunRecord:
             if self._comm.rank == 0:
                 for finding in self._watch.add(line):
                     where = f"{PAGE}#{finding.name}"
-                    logger.warning(f"step {self.steps}: {finding.evidence} ({where})")
+                    warn(f"step {self.steps}: {finding.evidence} ({where})")
                 self._run.append({**line, **self._watch.metrics()})
         return line
 

@@ -5,19 +5,16 @@
 The weights in it are dense and float32, so everything that takes a model folder takes the file.
 """
 
-import logging
 from pathlib import Path
 from typing import Any
 
 from rlobj.base.digests import model_digest
-from rlobj.base.errors import ConfigError, RunError, reported
+from rlobj.base.errors import ConfigError, RunError, reported, warn
 from rlobj.base.files import remove, settle
 from rlobj.base.folders import lock_folder
 from rlobj.base.paths import path_of
 from rlobj.base.weights import load_complete
 from rlobj.models.location import is_gguf, require_model
-
-logger = logging.getLogger(__name__)
 
 _OTHER_DISK = ". Choose a disk with room: XDG_CACHE_HOME=/tmp/cache in the environment"
 
@@ -48,7 +45,7 @@ def dense_folder(name: str) -> str:
         root.mkdir(parents=True, exist_ok=True)
     with lock_folder(root, "writing to", wait=True):
         if not folder.is_dir():
-            logger.warning("first use of %s: its weights are made dense in %s", file, folder)
+            warn("first use of %s: its weights are made dense in %s", file, folder)
             made = root / ".unfinished"
             remove(made)  # of a process that was killed
             try:

@@ -12,7 +12,6 @@ strategy that shards the weights does. So a process never holds the whole model.
 
 import contextlib
 import functools
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,10 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlobj.base.errors import warn
 from rlobj.base.weights import open_tensors, warn_unused
 from rlobj.settings.run_config import ModelConfig
-
-logger = logging.getLogger(__name__)
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
@@ -62,7 +60,7 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
         model.tie_weights()
         why = _difference(model, tensors)
     if why is not None:
-        logger.warning("'%s' is loaded whole by each process: %s", source, why)
+        warn("'%s' is loaded whole by each process: %s", source, why)
         return None
     known = "|".join([*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS])
     unused = tensors.keys() - model.state_dict().keys()

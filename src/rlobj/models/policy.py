@@ -1,6 +1,5 @@
 """The policy: a causal language model with its tokenizer."""
 
-import logging
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,14 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.errors import ConfigError, Setting, warn
 from rlobj.data import Chat, DataConfig, Problem, encode_prompt, format_prompt
 from rlobj.models import adapters
 from rlobj.models.adapters import Full, Weights, without_adapters
 from rlobj.models.loading import load_model, load_tokenizer, loading, no_dropout
 from rlobj.settings.run_config import ModelConfig, RunConfig
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -198,5 +195,5 @@ def short_enough(
         what = f"none of the {len(problems)} {kind} problems has a prompt of at most {limit} tokens"
         raise ConfigError(f"{what}. Lower sampling.max_tokens")
     if left_out := len(problems) - len(kept):
-        logger.warning("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
+        warn("left out %d %s problems: prompts over %d tokens", left_out, kind, limit)
     return kept

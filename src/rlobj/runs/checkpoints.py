@@ -1,7 +1,6 @@
 """The checkpoints of a run: which there are, which is the best, and which are intact."""
 
 import json
-import logging
 import math
 import zlib
 from pathlib import Path
@@ -9,15 +8,13 @@ from typing import Any
 
 from pydantic import ConfigDict, NonNegativeInt
 
-from rlobj.base.errors import ConfigError, reported, warn_once
+from rlobj.base.errors import ConfigError, reported, warn, warn_once
 from rlobj.base.files import parse_json, remove
 from rlobj.base.paths import step_of
 from rlobj.base.validation import Model
 from rlobj.runs.configuration import HELD_OUT_PROBLEMS, REWARD_FILE, read_changes
 from rlobj.runs.layout import how_to_continue
 from rlobj.runs.metrics import ACCURACY, HeldOutMetric, measure_of, read_metrics
-
-logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 24  # bytes read at a time
@@ -146,7 +143,7 @@ def newest_sound(path: Path, *, set_aside: bool = False) -> Path | None:
         aside = folder.with_name(f"damaged-{folder.name}")
         remove(aside)
         folder.rename(aside)
-        logger.warning("%s is damaged (%s): set aside as %s", folder, what, aside.name)
+        warn("%s is damaged (%s): set aside as %s", folder, what, aside.name)
     return checkpoint
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import ConfigError, warn
 from rlobj.scoring.divergences import Comparison, score_divergence, top_tokens
 from rlobj.scoring.packing import Pairs, pack_sequences, pad_sequences, share_prompts
 from rlobj.scoring.token_scores import TokenScores, head_of, score_tokens
-
-log = logging.getLogger(__name__)
 
 SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 MULTIPLIERS = ("logit_scale", "lm_head_multiplier")
@@ -136,7 +133,7 @@ class PolicyScorer(nn.Module):
         if unpackable and packed is True:
             raise ConfigError(f"{type(model).__name__} cannot score packed sequences: {unpackable}")
         if unpackable and self.packed:
-            log.warning("Sequences are padded, not packed: %s.", unpackable)
+            warn("Sequences are padded, not packed: %s.", unpackable)
             self.packed = False
 
     def forward(

@@ -1,16 +1,14 @@
 """Settings with which a run fits its GPUs."""
 
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rlobj.base.errors import Argument, ConfigError, Message, Setting, Typed
+from rlobj.base.errors import Argument, ConfigError, Message, Setting, Typed, warn
 from rlobj.settings.run_config import LoraConfig, RunConfig
 from rlobj.sizing.memory import MARGIN, SHARE, TOKENS, Memory, estimate
 from rlobj.sizing.sizes import GIB, Cards, Size
 
-logger = logging.getLogger(__name__)
 USEFUL = 5
 """The micro-batches that `choose` tries without recomputation: from 65536 to 4096 tokens. Smaller
 ones leave a GPU idle."""
@@ -201,4 +199,4 @@ def require_memory(config: RunConfig, size: Size, strategy: str, cards: Cards) -
     )
     if memory.hopeless:
         raise ConfigError("the run cannot fit the GPU: ", text)
-    logger.warning(Message("the run may need more memory than the GPU has: ", text))
+    warn(Message("the run may need more memory than the GPU has: ", text))

@@ -1,13 +1,12 @@
 """The memory that a run needs on each GPU, by phase and part."""
 
 import functools
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from rlobj.base.errors import ConfigError, reported
+from rlobj.base.errors import ConfigError, reported, warn
 from rlobj.models.checking import UnreadableModel
 from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
@@ -16,7 +15,6 @@ from rlobj.settings.scores import ScoreConfig
 from rlobj.sizing.activations import WORD, MicroBatch
 from rlobj.sizing.sizes import GIB, Size, classifier_parameters
 
-logger = logging.getLogger(__name__)
 MARGIN = 0.08
 """Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
 PROMPT = 1024
@@ -261,7 +259,7 @@ def _parameters(
                 return classifier_parameters(model)
             return Size.named(ModelConfig(name=model, trust_remote_code=code)).total
         except UnreadableModel as error:
-            logger.warning(f"{setting}: {error}. Its memory is counted as that of the policy")
+            warn(f"{setting}: {error}. Its memory is counted as that of the policy")
             return None
 
 

@@ -8,17 +8,17 @@ and training in new ones read the same ResolvedRun.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlobj.base.errors import DataError
+from rlobj.base.errors import DataError, warn
 from rlobj.data import Problem, load_problems
 from rlobj.data.problems import known_problems
 from rlobj.data.sources import is_here, source_names
+from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import is_run
 from rlobj.runs.run_folder import RunFolder
@@ -27,11 +27,8 @@ from rlobj.settings.run_config import RunConfig
 from rlobj.training.loop.inputs import CallerInputs
 
 if TYPE_CHECKING:
-    from rlobj.ranks import ProcessGroup
     from rlobj.sizing.fitting import Choice
     from rlobj.sizing.sizes import Cards, Size
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,6 @@ class Hardware(NamedTuple):
     @classmethod
     def of_this_machine(cls, processes: int) -> Hardware:
         """That of processes which are not started yet, each with a GPU like that of this one."""
-        from rlobj.ranks import ProcessGroup
         from rlobj.sizing.sizes import Cards, own_card
 
         card = own_card()
@@ -142,11 +138,11 @@ class ResolvedRun(RunRequest):
         except DataError as error:
             if held_out is not None or data.test is not None or data.test_fraction:
                 raise
-            logger.warning("no held-out evaluation: %s", error)
+            warn("no held-out evaluation: %s", error)
             return Problems(train, [])
         test = test[: config.evaluation.problems]
         if warning := known_problems(train, test):
-            logger.warning(f"{', '.join(source_names(data.test or data.source))}: {warning}")
+            warn(f"{', '.join(source_names(data.test or data.source))}: {warning}")
         return Problems(train, test)
 
 
@@ -190,7 +186,6 @@ def _choices(
 ) -> tuple[Size | None, list[Choice]]:
     """The size of the model, and what is chosen for the hardware by the first process for all."""
     from rlobj.models.checking import UnreadableModel
-    from rlobj.ranks import together
     from rlobj.sizing.choosing import choose_settings, settled
     from rlobj.sizing.fitting import require_memory
     from rlobj.sizing.sizes import Size

@@ -7,18 +7,14 @@ with the same name.
 """
 
 import importlib.util
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import MissingExtra, RunError, reported
+from rlobj.base.errors import MissingExtra, RunError, reported, warn
 from rlobj.settings.layers import flattened
 from rlobj.settings.run_config import RunConfig, settings_of
-
-logger = logging.getLogger(__name__)
-
 
 PROJECT = "rlobj"
 """Name of the project or experiment."""
@@ -66,7 +62,7 @@ def log_metrics(accelerator: Any, metrics: Mapping[str, Any], step: int) -> None
     try:
         accelerator.log(numbers, step=step)
     except Exception as error:  # a tracker's error must not stop the run
-        logger.warning("the trackers failed and are not used any more: %s", error)
+        warn("the trackers failed and are not used any more: %s", error)
         accelerator.trackers.clear()
 
 
@@ -76,7 +72,7 @@ def close_trackers(accelerator: Any) -> None:
         try:
             tracker.finish()
         except Exception as error:  # the run is done
-            logger.warning("%s could not be closed: %s", tracker.name, error)
+            warn("%s could not be closed: %s", tracker.name, error)
     accelerator.trackers.clear()
 
 

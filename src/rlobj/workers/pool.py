@@ -1,7 +1,5 @@
 """Worker processes that answer alike, and the count of calls that fail."""
 
-import logging
-import math
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,11 +8,9 @@ from contextlib import contextmanager
 from queue import LifoQueue
 from typing import Any, Self, TypeVar
 
-from rlobj.base.errors import ConfigError, RunError, counted, reported
+from rlobj.base.errors import ConfigError, RunError, counted, reported, warn
 from rlobj.base.targets import trusted_target
 from rlobj.workers.worker import Worker
-
-logger = logging.getLogger(__name__)
 
 RECENT = 1000
 """The last calls, among which failures are counted."""
@@ -53,7 +49,7 @@ class Pool:
         """
         trusted_target(target)
         arguments = {"target": target, **arguments}
-        return cls(1, worker, arguments, memory=memory, start_seconds=math.inf)
+        return cls(1, worker, arguments, memory=memory, start_seconds=float("inf"))
 
     def start(self) -> None:
         """Start all processes, without waiting for them."""
@@ -142,4 +138,4 @@ class Failures:
         """Show the first message of a kind."""
         if kind not in self._warned:
             self._warned.add(kind)
-            logger.warning("%s. This is not shown again.", message)
+            warn("%s. This is not shown again.", message)

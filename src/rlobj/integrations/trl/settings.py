@@ -1,7 +1,6 @@
 """What settings of GRPOConfig mean beside an objective of rlobj: used, replaced, or refused."""
 
 import dataclasses
-import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from rlobj.base.errors import ConfigError, nearest
+from rlobj.base.errors import ConfigError, nearest, warn
 from rlobj.integrations.columns import check_columns
 from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalized
 from rlobj.objectives.mismatch import Mask, Truncate
@@ -20,8 +19,6 @@ from rlobj.runs.columns import refuse_recorded
 from rlobj.settings.presets import Preset, load_preset, merge
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import require_scores
-
-logger = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
@@ -185,7 +182,7 @@ def _read(objective: Any, max_tokens: int) -> Objective:
     sampling, rewards = preset.config.get("sampling") or {}, preset.config.get("rewards")
     sections = {"sampling.dynamic": sampling.get("dynamic"), "rewards": rewards}
     if unused := " and ".join(name for name, value in sections.items() if value):
-        logger.warning(f"preset {preset.name}: TRL does not read its {unused}")
+        warn(f"preset {preset.name}: TRL does not read its {unused}")
     return preset.resolved(max_tokens)
 
 
@@ -217,11 +214,11 @@ def report(objective: Objective, settings: Settings, own_advantages: bool, loss:
     if values := changed(_REPLACED + (_ADVANTAGES if own_advantages else ()), settings):
         parts = f"surrogate {objective.surrogate}, divisor {objective.divisor}"
         parts += f", advantage {objective.advantage}"
-        logger.warning(f"GRPOConfig({values}) has no effect: the objective has the {parts}")
+        warn(f"GRPOConfig({values}) has no effect: the objective has the {parts}")
     method = getattr(loss, "__func__", loss)
     if method is not GRPOTrainer._compute_loss:
         what = f"{method.__qualname__} is not called: the objective makes the loss"
-        logger.warning(f"{what}. To add a term, override it in the class that names ObjectiveMixin")
+        warn(f"{what}. To add a term, override it in the class that names ObjectiveMixin")
 
 
 def check_rewards(objective: Objective, names: Collection[str]) -> None:
