@@ -8,7 +8,6 @@ between two ends.
 """
 
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -347,8 +346,8 @@ def _rows(answer: Structure, gold: Structure, comparer: ExactComparer) -> Truth:
     rows, gold_rows = _entries(answer, gold), _entries(gold, answer)
     if list(map(len, rows)) != list(map(len, gold_rows)):
         return False
-    entries, gold_entries = (itertools.chain.from_iterable(side) for side in (rows, gold_rows))
-    return _all(compare(a, g, comparer) for a, g in zip(entries, gold_entries, strict=True))
+    pairs = (zip(*both, strict=True) for both in zip(rows, gold_rows, strict=True))
+    return _all(compare(*pair, comparer) for row in pairs for pair in row)
 
 
 Side = Literal["answer", "gold", "either", "both"]

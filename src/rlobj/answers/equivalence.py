@@ -5,19 +5,11 @@ An answer that is too long or too deeply nested is wrong, unless the gold answer
 
 import re
 
+from rlobj.answers import structures
 from rlobj.answers.comparison import ExactComparer, compare
 from rlobj.answers.lexer import Unreadable, join_comma_groups, normalize
 from rlobj.answers.structure_parser import parse_structure
-from rlobj.answers.structures import (
-    Items,
-    Structure,
-    Tuple,
-    Words,
-    as_point,
-    names_in,
-    rename,
-    without_name,
-)
+from rlobj.answers.structures import Items, Structure, Tuple, Words
 from rlobj.answers.words import normalize_words
 
 MAX_LENGTH = 500
@@ -126,7 +118,7 @@ def check_equivalence(
         if "\\" in gold or not re.search("[A-Za-z]{3}", gold):
             return None, "gold not readable"
         gold_structure = Words(normalize_words(gold))
-    if "\\mu" in answer and "mu" in names_in(gold_structure):
+    if "\\mu" in answer and "mu" in structures.names_in(gold_structure):
         answer = answer.replace("\\mu", "\\mu{}")  # a factor, not micro
     try:
         structure = parse_structure(answer)
@@ -137,7 +129,7 @@ def check_equivalence(
             return False, f"not readable: {error}"
         structure = Words(normalize_words(answer))
     if isinstance(gold_structure, Tuple):
-        structure = as_point(structure)
+        structure = structures.as_point(structure)
     if isinstance(structure, Items) and _LIST_OR_NUMBER.fullmatch(gold):
         gold_structure = parse_structure(gold, grouped=False)
     if _DERIVATIVE.search(answer):
@@ -155,7 +147,7 @@ def _is_words(structure: Structure) -> bool:
 
 
 def _is_prose(gold: Structure) -> bool:
-    gold = without_name(gold)
+    gold = structures.without_name(gold)
     if isinstance(gold, Items):
         return any(map(_is_prose, gold.items))
     return isinstance(gold, Words) and len(gold.text.split()) >= _MIN_PROSE_WORDS
@@ -166,10 +158,10 @@ def in_notation_of(answer: Structure, gold: Structure) -> Structure:
 
     dy/dt is y' and dot y, but never dy/dx.
     """
-    answer_names = names_in(answer, everywhere=True)
+    answer_names = structures.names_in(answer, everywhere=True)
     if not any(map(_derivative, answer_names)):
         return answer
-    gold_names = names_in(gold, everywhere=True)
+    gold_names = structures.names_in(gold, everywhere=True)
     new: dict[str, str] = {}
     for name in answer_names - gold_names:
         if (derivative := _derivative(name)) is None:
@@ -179,7 +171,7 @@ def in_notation_of(answer: Structure, gold: Structure) -> Structure:
             match _derivative(other):
                 case (b, o, v) if (b, o) == (base, order) and None in (v, variable):
                     new[name] = other
-    return rename(answer, new) if new else answer
+    return structures.rename(answer, new) if new else answer
 
 
 def _derivative(name: str) -> tuple[str, int, str | None] | None:

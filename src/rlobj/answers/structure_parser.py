@@ -12,22 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from rlobj.answers import lexer, words
 from rlobj.answers.comparison import as_region
 from rlobj.answers.expressions import Tree, expand_plus_minus, linear, names, parse_expression
-from rlobj.answers.lexer import (
-    Token,
-    Tokens,
-    Unreadable,
-    Unsupported,
-    is_enclosed,
-    join_comma_groups,
-    join_text,
-    latex,
-    nesting,
-    normalize,
-    split,
-    tokenise,
-)
+from rlobj.answers.lexer import Token, Tokens, Unreadable, Unsupported
 from rlobj.answers.structures import (
     INFINITY,
     MINUS_INFINITY,
@@ -52,17 +40,6 @@ from rlobj.answers.structures import (
     without_name,
 )
 from rlobj.answers.vocabulary import BRACKETS, CONSTANTS, LISTS, SCALES, word_set
-from rlobj.answers.words import (
-    PERCENT,
-    is_prose,
-    normalize_words,
-    parse_based_numeral,
-    parse_choice,
-    parse_special,
-    parse_words,
-    split_unit,
-    strip_phrases,
-)
 
 _CLAUSE = re.compile(
     r"[\s,;(]*(?:for|where|with|when|whenever|provided|since|because)\b", re.IGNORECASE
@@ -78,12 +55,12 @@ def _without_condition(tokens: Tokens) -> Tokens:
     """Remove a condition such as "for n > 2" or "(k in Z)" from the end."""
     depth = 0
     for n, token in enumerate(tokens):
-        depth += nesting(token)
+        depth += lexer.nesting(token)
         begins = depth == 0 and n and token.kind in ("text", "word") and _CLAUSE.match(token.text)
         if begins and _is_condition(tokens[n:]):
             return _stripped(tokens[:n])
     if tokens and tokens[-1][:2] == ("symbol", ")"):
-        closed = (n for n, t in enumerate(tokens) if t.text == "(" and is_enclosed(tokens, n))
+        closed = (n for n, t in enumerate(tokens) if t.text == "(" and lexer.is_enclosed(tokens, n))
         opening = next(closed, 0)
         inside = tokens[opening + 1 : -1]
         bounded = opening and any(token.text in _BOUNDS for token in inside)
@@ -100,26 +77,26 @@ def _stripped(tokens: Tokens) -> Tokens:
 
 def _is_condition(tokens: Tokens) -> bool:
     """Return whether each part is a bound on a name, a membership, or words for what a name is."""
-    pieces = [piece for piece in split(tokens, _SEPARATORS)[0] if piece]
+    pieces = [piece for piece in lexer.split(tokens, _SEPARATORS)[0] if piece]
     return bool(pieces) and all(map(_is_clause, pieces))
 
 
 def _is_clause(tokens: Tokens) -> bool:
     """Return whether this is one part of a condition."""
-    words, rest = [], []
+    said, rest = [], []
     for token in tokens:
         if token.kind in ("text", "word"):
-            words += re.findall(r"[A-Za-z-]+", token.text.lower())
+            said += re.findall(r"[A-Za-z-]+", token.text.lower())
         else:
             rest.append(token)
-    if not _WORDS.issuperset(words) or any(token.kind in ("begin", "end") for token in rest):
+    if not _WORDS.issuperset(said) or any(token.kind in ("begin", "end") for token in rest):
         return False
     names = {token.text for token in rest if token.kind == "name"} - set(_SETS)
     if any(token.text in ("=", "≈", "≡", "or", "±") for token in rest):
         return False
     if any(token.kind == "symbol" and token.text in _BOUNDS for token in rest):
         return bool(names)
-    return len(rest) <= 2 and len(names) == len(rest) and bool(names or words)
+    return len(rest) <= 2 and len(names) == len(rest) and bool(names or said)
 
 
 def _without_layout(tokens: Tokens) -> Tokens | None:
@@ -131,7 +108,7 @@ def _without_layout(tokens: Tokens) -> Tokens | None:
     kinds = [token.kind for token in tokens]
     if tokens[0].text == "\\{" and kinds[1:2] == ["begin"] and kinds[-1] == "end":
         tokens = tokens[1:]
-    if tokens[0].kind != "begin" or not is_enclosed(tokens):
+    if tokens[0].kind != "begin" or not lexer.is_enclosed(tokens):
         return None
     kind, inside = tokens[0].text, tokens[1:-1]
     related = any(token.kind == "symbol" and token.text in ("=", *_BOUNDS) for token in inside)
@@ -190,7 +167,7 @@ def _parsed_relation(sides: list[Tokens], symbols: list[str]) -> Structure:
             region = Region("∖", (REALS, region))
         elif isinstance(region, Items) and len(region.items) == 1:
             region = region.items[0]
-        return Named(join_text(sides[0]), region)
+        return Named(lexer.join_text(sides[0]), region)
     if set(symbols) <= _EQUAL:
         while len(sides[0]) > 1 and sides[0][0].kind == "text":  # the line y = 2x
             sides[0] = sides[0][1:]
@@ -219,7 +196,7 @@ def _equation(sides: list[Tokens], symbols: list[str]) -> Structure:
     if not labels:
         return value
     tree = tree_of(values[labels[0]])
-    spelled = join_text(sides[labels[0]]).replace(" ", "")
+    spelled = lexer.join_text(sides[labels[0]]).replace(" ", "")
     if _is_name(tree):
         return Named(_name(tree), value, tree)
     if isinstance(value, Scalar) and value.value == 0 and len(sides) == 2:
@@ -371,12 +348,12 @@ def _matrix(tokens: Tokens) -> Structure:
     Raises:
         Unreadable: it is another environment, or more than that.
     """
-    if tokens[0].kind != "begin" or not is_enclosed(tokens):
+    if tokens[0].kind != "begin" or not lexer.is_enclosed(tokens):
         raise Unreadable("an environment among other things")
     if tokens[0].text not in _MATRICES:
         raise Unreadable(f"an environment {tokens[0].text}")
-    lines = split(tokens[1:-1], frozenset(("\\\\",)))[0]
-    rows = [tuple(map(_structure, split(line, frozenset("&"))[0])) for line in lines if line]
+    lines = lexer.split(tokens[1:-1], frozenset(("\\\\",)))[0]
+    rows = [tuple(map(_structure, lexer.split(line, frozenset("&"))[0])) for line in lines if line]
     if len({len(row) for row in rows}) != 1:
         raise Unreadable("rows of different lengths")
     return Matrix(tuple(rows))
@@ -403,46 +380,46 @@ def parse_structure(text: str, grouped: bool = True) -> Structure:
         >>> parse_structure("1,234").value, parse_structure(r"x=\frac12").name
         (Fraction(1234, 1), 'x')
     """
-    text = normalize(text)
+    text = lexer.normalize(text)
     if not text:
         raise Unreadable("nothing there")
-    if (special := parse_special(text)) is not None:
+    if (special := words.parse_special(text)) is not None:
         return special
-    if choice := parse_choice(text):
+    if choice := words.parse_choice(text):
         return Named(f"choice {choice[0]}", parse_structure(choice[1], grouped))
     if "quad" in text:
         text = _NEXT_EQUATION.sub(",", text)
     if grouped:
-        text = join_comma_groups(text) or text
-    words = parse_words(text)
-    if words is not None and not re.search("[0-9]", text):
-        return words
+        text = lexer.join_comma_groups(text) or text
+    said = words.parse_words(text)
+    if said is not None and not re.search("[0-9]", text):
+        return said
     try:
-        structure = _structure(tokenise(text))
+        structure = _structure(lexer.tokenise(text))
     except Unreadable:
-        if words is None:
+        if said is None:
             raise
-        return words
-    return structure if words is None or isinstance(structure, Scalar) else words
+        return said
+    return structure if said is None or isinstance(structure, Scalar) else said
 
 
 def _structure(tokens: Tokens) -> Structure:
     """Parse the outermost level: lists, then relations, then sets and brackets, then a value."""
-    while len(tokens) > 1 and tokens[0][:2] == ("symbol", "{") and is_enclosed(tokens):
+    while len(tokens) > 1 and tokens[0][:2] == ("symbol", "{") and lexer.is_enclosed(tokens):
         tokens = tokens[1:-1]
     if len(tokens) == 1 and tokens[0].kind in ("number", "name"):
         return _single(tokens)
     flat = _without_layout(tokens) if tokens else None
-    tokens = strip_phrases(_without_condition(tokens if flat is None else flat))
+    tokens = words.strip_phrases(_without_condition(tokens if flat is None else flat))
     if len(tokens) > 1 and tokens[0].text.lower() in ("either", "both"):
         tokens = tokens[1:]
     if not tokens:
         raise Unreadable("an empty part")
     for separators in _LISTS:
-        runs, signs = split(tokens, separators)
+        runs, signs = lexer.split(tokens, separators)
         if signs:
             return _list([run for run in runs if run], set(signs))
-    sides, symbols = split(tokens, _RELATIONS)
+    sides, symbols = lexer.split(tokens, _RELATIONS)
     return _parsed_relation(sides, symbols) if symbols else _single(tokens)
 
 
@@ -506,10 +483,10 @@ def _combined(tokens: Tokens) -> Structure | None:
         if token.text == "-" and (tokens[n + 1].text == "\\{" or (n == 1 and _is_reals(tokens[0]))):
             tokens = [*tokens[:n], Token("symbol", "∖"), *tokens[n + 1 :]]
     for operator in _SET_OPERATORS:
-        runs, operators = split(tokens, frozenset(operator))
+        runs, operators = lexer.split(tokens, frozenset(operator))
         if not operators:
             continue
-        if operator == "∖" and join_text(runs[0]) == "R":  # a bold R
+        if operator == "∖" and lexer.join_text(runs[0]) == "R":  # a bold R
             runs[0] = [Token("name", "mathbb:R")]
         parts = [_structure(run) for run in runs]
         if operator == "∪" and all(isinstance(part, Items) and part.braces for part in parts):
@@ -529,12 +506,12 @@ def _single(tokens: Tokens) -> Structure:
         return _matrix(tokens)
     if tokens[0][:2] == ("symbol", "∅") and len(tokens) == 1:
         return Items((), braces=True)
-    enclosed = tokens[0].text in BRACKETS and is_enclosed(tokens)
+    enclosed = tokens[0].text in BRACKETS and lexer.is_enclosed(tokens)
     if enclosed and (bracketed := _bracketed(tokens)) is not None:
         return bracketed
     if (combined := _combined(tokens)) is not None:
         return combined
-    runs, ratio = split([_colon(token) for token in tokens], frozenset(":"))
+    runs, ratio = lexer.split([_colon(token) for token in tokens], frozenset(":"))
     kinds = [token.kind for token in runs[0]]
     if kinds == ["name"] and ratio and [token.text for token in runs[1][:1]] == ["("]:
         return Named(runs[0][0].text, _structure(runs[1]))  # A: (1, 2)
@@ -542,8 +519,9 @@ def _single(tokens: Tokens) -> Structure:
         return Tuple(tuple(map(_structure, runs)), ":")
     if len(tokens) == 1 and _is_reals(tokens[0]):
         return REALS
-    digits = "_" in (token.text for token in tokens[1:4]) and join_text(tokens)[:1].isdecimal()
-    if digits and (based := parse_based_numeral(join_text(tokens))) is not None:
+    text = lexer.join_text(tokens)
+    digits = "_" in (token.text for token in tokens[1:4]) and text[:1].isdecimal()
+    if digits and (based := words.parse_based_numeral(text)) is not None:
         return based
     return _scalar(tokens)
 
@@ -572,7 +550,7 @@ def _bracketed(tokens: Tokens) -> Structure | None:
             return Items((), braces=True)
         bar = next((n for n, token in enumerate(inside) if token.text in (":", "|")), 0)
         if bar and (bar == 1 or inside[1].text == "∈"):  # {x : ...}: the condition matters
-            within = join_text(inside[2:bar])
+            within = lexer.join_text(inside[2:bar])
             members = _structure(inside[bar + 1 :])
             if within not in ("", "mathbb:R"):
                 return Tuple((members,), f"∈ {within}")
@@ -580,12 +558,12 @@ def _bracketed(tokens: Tokens) -> Structure | None:
         return _set(_structure(inside))
     if brackets not in ("()", "[]", "(]", "[)", "⟨⟩") or not inside:
         return None
-    if inside[0].kind == "begin" and is_enclosed(inside):
+    if inside[0].kind == "begin" and lexer.is_enclosed(inside):
         return _matrix(inside)
-    separator = ";" if ";" in join_text(inside) else ","
-    runs, separators = split(inside, frozenset(separator))
+    separator = ";" if ";" in lexer.join_text(inside) else ","
+    runs, separators = lexer.split(inside, frozenset(separator))
     if not separators:
-        if split(inside, _RELATIONS)[1] or split(inside, frozenset(_SET_OPERATORS))[1]:
+        if lexer.split(inside, _RELATIONS)[1] or lexer.split(inside, frozenset(_SET_OPERATORS))[1]:
             return _structure(inside)
         return Tuple((_structure(inside),), "[]") if brackets == "[]" else None
     parts = tuple(_structure(run) for run in runs)
@@ -599,14 +577,14 @@ def _scalar(tokens: Tokens) -> Structure:
     """Parse a value with its unit, or prose."""
     if tokens[0].text.lower() in ("approximately", "about", "roughly") and len(tokens) > 1:
         return Rounded(None, _structure(tokens[1:]))
-    value, unit = split_unit(tokens)
+    value, unit = words.split_unit(tokens)
     factor = Fraction(1)
     while len(value) > 1 and (multiple := SCALES.get(value[-1].text.lower())):
         factor *= multiple
         value = value[:-1]
-    if any(map(is_prose, value)):
-        return Words(normalize_words(" ".join(token.text for token in tokens)))
-    source = latex(value)
+    if any(map(words.is_prose, value)):
+        return Words(words.normalize_words(" ".join(token.text for token in tokens)))
+    source = lexer.latex(value)
     try:
         tree, unit = _measured(value) if unit is None else (parse_expression(value), unit)
     except Unsupported:
@@ -632,6 +610,6 @@ def _measured(tokens: Tokens) -> tuple[Tree, Unit | None]:
     if len(tokens) > 1 and mark in ("%", "°") and plain:
         tree = parse_expression(tokens[:-1])
         if mark == "%":
-            return ("/", tree, Fraction(100)), PERCENT
+            return ("/", tree, Fraction(100)), words.PERCENT
         return tree, frozenset({("°", 1)})
     return parse_expression(tokens), None

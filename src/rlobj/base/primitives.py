@@ -9,7 +9,6 @@ class name in snake_case. In YAML:
 """
 
 import re
-import types
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -138,8 +137,7 @@ def _stand_in(target: str, family: type[Primitive]) -> type[Primitive]:
         "__doc__": f"{target}, which is not imported here.",
         "model_config": ConfigDict(extra="allow"),
     }
-    member: Any = types.new_class(
-        target.rpartition(":")[2], (family,), {}, lambda namespace: namespace.update(body)
-    )
+    metaclass: Any = type(family)
+    member = metaclass(target.rpartition(":")[2], (family,), body)
     member.origin = target
     return member

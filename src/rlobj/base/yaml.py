@@ -5,7 +5,6 @@ Without quotes, `010` is 10, `0o10` is 8, `0x10` is 16, `1e3` and `.5` are numbe
 """
 
 from io import StringIO
-from itertools import chain
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -64,7 +63,7 @@ def _inner(node: Node) -> list[Node]:
         if key.value in names:
             raise _refusal(key, f"the key {key.value!r} is given twice")
         names.add(key.value)
-    return [*chain.from_iterable(node.value)]
+    return [inner for pair in node.value for inner in pair]
 
 
 def _refusal(node: Node, what: str) -> ComposerError:

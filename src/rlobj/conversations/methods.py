@@ -1,7 +1,6 @@
 """Environments made of tools: of functions, or of the methods of an object as TRL takes it."""
 
 import asyncio
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +8,8 @@ from typing import Any
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.showing import shown
-from rlobj.conversations.environment import (
-    Adapter,
-    Environment,
-    Message,
-    Turn,
-    called,
-    checked_reward,
-)
+from rlobj.conversations import environment
+from rlobj.conversations.environment import Adapter, Environment, Message, Turn
 from rlobj.conversations.pool import ToolPool, ToolResult
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
@@ -97,9 +90,8 @@ class MethodEnvironment(ToolEnvironment):
         text = self._text(problem)
         prompt = [{"role": "user", "content": text}]
         columns = {**problem.extra, "prompt": prompt, "answer": problem.answer}
-        work = functools.partial(self.made.reset, **columns)
-        on = f" on problem {problem.id!r}"
-        said = await called(work, f"{self.name}.reset", self._deadline, on)
+        reset, name, on = self.made.reset, f"{self.name}.reset", f" on problem {problem.id!r}"
+        said = await environment.called(lambda: reset(**columns), name, self._deadline, on)
         if said is not None and not isinstance(said, str):
             raise RunError(f"reset returned {shown(said)}; expected None or a text")
         return None if said is None else [{"role": "user", "content": f"{text}{said}"}]
@@ -114,7 +106,9 @@ class MethodEnvironment(ToolEnvironment):
     async def reward_at_limit(self) -> float:
         """What `get_reward` returns; 0 if there is none."""
         ask, name = getattr(self.made, "get_reward", None), f"{self.name}.get_reward"
-        return 0.0 if ask is None else checked_reward(await called(ask, name, self._deadline), name)
+        if ask is None:
+            return 0.0
+        return environment.checked_reward(await environment.called(ask, name, self._deadline), name)
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ def from_trl(factory: Callable[[], Any]) -> TrlEnvironments:
 
 
 def made_environment(
-    environment: Callable[[], Any] | TrlEnvironments,
+    factory: Callable[[], Any] | TrlEnvironments,
     settings: EnvironmentSettings,
     text: Callable[[Problem], str] = lambda problem: problem.prompt,
 ) -> Environment:
@@ -145,8 +139,8 @@ def made_environment(
     Raises:
         ConfigError: it lacks a method.
     """
-    trl = isinstance(environment, TrlEnvironments)
-    made: Any = environment.factory() if trl else environment()
+    trl = isinstance(factory, TrlEnvironments)
+    made: Any = factory.factory() if trl else factory()
     for method in ("reset",) if trl else ("reset", "step"):
         if not callable(getattr(made, method, None)):
             advice = "" if trl else ". Objects of TRL need rlobj.from_trl(FACTORY)"
@@ -155,10 +149,10 @@ def made_environment(
     return MethodEnvironment(made, settings, text) if trl else made
 
 
-def tool_schemas(environment: Environment) -> Sequence[dict[str, Any]]:
+def tool_schemas(of: Environment) -> Sequence[dict[str, Any]]:
     """The schemas of the tools of an environment.
 
     Raises:
         ConfigError: as `ToolPool.schemas`.
     """
-    return environment.pool.schemas() if isinstance(environment, ToolEnvironment) else ()
+    return of.pool.schemas() if isinstance(of, ToolEnvironment) else ()

@@ -17,18 +17,7 @@ from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.memory import limit_memory
 from rlobj.base.targets import import_target
 from rlobj.base.threads import DaemonThreads
-from rlobj.conversations.environment import (
-    Adapter,
-    Message,
-    Turn,
-    asked,
-    called,
-    checked_opening,
-    checked_reward,
-    checked_turn,
-    late_text,
-    name_of,
-)
+from rlobj.conversations import environment
 from rlobj.conversations.methods import made_environment, tool_schemas
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
@@ -86,7 +75,7 @@ class NamedEnvironments:
         self._pool.close()
 
 
-class NamedEnvironment(Adapter):
+class NamedEnvironment(environment.Adapter):
     """An environment in a process, which is killed when a call reaches its deadline.
 
     Args:
@@ -106,13 +95,13 @@ class NamedEnvironment(Adapter):
         self._fork, self._deadline, self._text = fork, deadline, text
         self.name, self.schemas = self._reply("made")
 
-    async def reset(self, problem: Problem) -> list[Message] | None:
+    async def reset(self, problem: Problem) -> list[environment.Message] | None:
         """Begin a conversation."""
         on = f" on problem {problem.id!r}"
         with sendable(problem.extra.items()):
             return await self._asked("reset", problem, text=self._text(problem), on=on)
 
-    async def step(self, messages: Sequence[Message]) -> Turn:
+    async def step(self, messages: Sequence[environment.Message]) -> environment.Turn:
         """Answer a turn of the policy; each call of one of TRL's methods has the deadline."""
         calls = messages[-1].get("tool_calls") or ()
         return await self._asked("step", messages, seed=self.conversation_seed, calls=len(calls))
@@ -144,7 +133,7 @@ class NamedEnvironment(Adapter):
             kind, value = self._fork.ask(method, arguments, about, seconds=seconds)
         except NoReply as failed:
             late = failed.reason == Failure.TIMEOUT
-            text = late_text(self._deadline, on) if late else f"{failed}{on}"
+            text = environment.late_text(self._deadline, on) if late else f"{failed}{on}"
             raise NoReply(failed.reason, f"{name} {text}") from failed
         if kind in _ERRORS:
             raise _ERRORS[kind](value)
@@ -181,21 +170,22 @@ class _EnvironmentProcess:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit_memory(pages * resource.getpagesize() + (self._settings.memory_mb << 20))
         make = partial(made_environment, self._class, self._settings, lambda _: self._text)
-        self._environment: Any = await called(make, "the environment", self._settings.deadline)
-        return name_of(self._environment), tool_schemas(self._environment)
+        deadline = self._settings.deadline
+        self._environment: Any = await environment.called(make, "the environment", deadline)
+        return environment.name_of(self._environment), tool_schemas(self._environment)
 
     async def _called(
         self, method: str, arguments: Any, on: str, text: str = "", seed: int | None = None
     ) -> Any:
         """What a method of the environment returned, checked."""
-        environment, self._text = self._environment, text or self._text
-        if seed is not None and hasattr(environment, "conversation_seed"):
-            environment.conversation_seed = seed
-        if method == "reward_at_limit" and not hasattr(environment, method):
+        made, self._text = self._environment, text or self._text
+        if seed is not None and hasattr(made, "conversation_seed"):
+            made.conversation_seed = seed
+        if method == "reward_at_limit" and not hasattr(made, method):
             return 0.0
         deadline = self._settings.deadline
-        said = await asked(environment, method, *arguments, deadline=deadline, on=on)
-        name = f"{name_of(environment)}.{method}"
+        said = await environment.asked(made, method, *arguments, deadline=deadline, on=on)
+        name = f"{environment.name_of(made)}.{method}"
         answer = _CHECKS[method](said, name)
         if method == "step" and any(call.tools for call in answer.calls):
             raise RunError(
@@ -209,8 +199,8 @@ class _EnvironmentProcess:
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "reset": checked_opening,
-    "step": checked_turn,
-    "reward_at_limit": checked_reward,
+    "reset": environment.checked_opening,
+    "step": environment.checked_turn,
+    "reward_at_limit": environment.checked_reward,
 }
 """What makes plain data of what each method returned."""

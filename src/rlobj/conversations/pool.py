@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 from rlobj.base.errors import ConfigError, RunError, reported
@@ -122,7 +121,7 @@ class ToolPool:
             work = self._threads.submit(self._call_there, name, arguments, seed)
             return await asyncio.wrap_future(work)
         try:
-            result = await called(partial(tool, **arguments), name, patience)
+            result = await called(lambda: tool(**arguments), name, patience)
             if isinstance(result, Turn | Call):
                 raise RunError(
                     f"the tool {name!r} returned {shown(result)}; expected a text, number, list or "

@@ -6,7 +6,6 @@ problem  ->  task  ->  episode of verifiers  ->  trace  ->  rows
 # pyright: reportMissingImports=false
 
 import asyncio
-import itertools
 import os
 from array import array
 from collections import Counter
@@ -121,7 +120,7 @@ class VerifiersRollouts(Conversations):
             return rows
 
         async with environment.serving():
-            return await asyncio.gather(*itertools.starmap(group, enumerate(problems)))
+            return await asyncio.gather(*(group(*pair) for pair in enumerate(problems)))
 
     def _rows(self, problem: Problem, episode: Any) -> list[Response]:
         """The rows of an episode. One that failed is undecided.

@@ -5,7 +5,6 @@ data: {source: "reasoning-gym:countdown", gym: {size: 5000, max_numbers: 4}}
 The keys of `data.gym` are those of the dataset's configuration class.
 """
 
-import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -53,7 +52,7 @@ def gym_problems(source: str, split: str, settings: Mapping[str, Any]) -> list[P
     refuse_missing(source)
     name, settings = source.removeprefix(PREFIX), {**DEFAULTS, **settings}
     arguments = {"name": name, "settings": settings, "split": split}
-    worker = Worker("rlobj.data.gym_worker:Problems", arguments, start_seconds=math.inf)
+    worker = Worker("rlobj.data.gym_worker:Problems", arguments, start_seconds=float("inf"))
     try:
         with reported(DataError, f"{source} with {settings}", ConfigError, NoReply):
             worker.ready()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -446,7 +445,7 @@ def _conversations(problem_set: ProblemSet, engine: Engine) -> AbstractContextMa
         engine.sampler,
         engine.tokenizer,
         engine.chat,
-        partial(format_prompt, problem_set.config.data.template),
+        lambda problem: format_prompt(problem_set.config.data.template, problem),
         environment=problem_set.environment,
         tools=problem_set.tools,
         context=problem_set.config.sampling.context,

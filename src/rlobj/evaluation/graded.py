@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from statistics import fmean
 from typing import Any, Self
 
@@ -170,8 +168,9 @@ class GradedBenchmark:
     def of(cls, samples: Samples, benchmark: str, problems: Iterable[Problem]) -> Self:
         """Those that are stored of a benchmark; problems without a grade are left out."""
         grades = samples.grades
-        keys = sorted(key for key in grades if key[0] == benchmark)
-        by_problem = {name: list(those) for name, those in groupby(keys, itemgetter(1))}
+        by_problem: dict[str, list[Any]] = {}
+        for key in sorted(key for key in grades if key[0] == benchmark):
+            by_problem.setdefault(key[1], []).append(key)
         graded = []
         for problem in problems:
             if of_problem := by_problem.get(problem.id):

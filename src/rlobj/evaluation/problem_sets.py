@@ -4,10 +4,8 @@ Settings, later over earlier: those of the model (a run, the embedded policy), t
 the problems, the protocol, and single settings.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -198,8 +196,8 @@ def problem_sets(sources: Sequence[Any] | None, model: Layer, caller: Caller) ->
         problems = load_problems(config.data, "train", sources, answers=answers)
         return [ProblemSet(ROWS, config, problems, "rows given in Python")]
     sets = [_named(name, model, caller) for name in sources]
-    counts = Counter(problem_set.name for problem_set in sets)
-    if repeated := sorted(name for name, count in counts.items() if count > 1):
+    names = [problem_set.name for problem_set in sets]
+    if repeated := sorted(name for name in {*names} if names.count(name) > 1):
         raise ConfigError(f"several sources are called {', '.join(repeated)}: rename a file")
     return sets
 
@@ -215,7 +213,7 @@ def named_problems(on: Problems) -> list[Any] | None:
     sources = [on] if isinstance(on, str | Path) else list(on)
     if sources and isinstance(sources[0], Mapping):
         return sources
-    names = list(chain.from_iterable(_split(str(source)) for source in sources))
+    names = [name for source in sources for name in _split(str(source))]
     if not names:
         raise ConfigError(f"on is {on!r}; expected {', '.join(BENCHMARKS)}, a task or a file")
     return list(dict.fromkeys(names))

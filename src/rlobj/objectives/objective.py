@@ -24,7 +24,7 @@ from torch import Tensor
 from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
 from rlobj.base.showing import place_of_error, shown
 from rlobj.base.validation import Model
-from rlobj.objectives import rules
+from rlobj.objectives import needs, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.controllers import ControllerFields
 from rlobj.objectives.divergences import DivergenceSettings
@@ -33,15 +33,7 @@ from rlobj.objectives.explanation import Explanation, explain
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.loss import LossOutput, check_finite, loss_metrics, terms_of, weighted_sum
 from rlobj.objectives.mismatch import MismatchField
-from rlobj.objectives.needs import (
-    Needs,
-    against_mistakes,
-    of_rewards,
-    present,
-    read_columns,
-    rule_columns,
-    score_name_mistakes,
-)
+from rlobj.objectives.needs import Needs
 from rlobj.objectives.penalties import (
     Divergence,
     Penalty,
@@ -159,8 +151,8 @@ class Objective(Model):
         for name in self.columns:
             if name in taken or not (name.isidentifier() and name[0].islower()):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
-        yield from score_name_mistakes(self.scores, [*self.columns])
-        yield from against_mistakes(self.scores, self.terms, self.reward_kl.against)
+        yield from needs.score_name_mistakes(self.scores, [*self.columns])
+        yield from needs.against_mistakes(self.scores, self.terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
         for rule in self.split_rules:
@@ -320,9 +312,8 @@ class Objective(Model):
         comm = comm or SingleProcess()
         state = {**self.init(), **(state or {})}
         tables = self.with_advantages(self._graded(tables), comm)
-        frame = Frame(
-            tables, {**present(self._columns["loss"], tables), **self._columns["plan"]}, comm, state
-        )
+        read = {**needs.present(self._columns["loss"], tables), **self._columns["plan"]}
+        frame = Frame(tables, read, comm, state)
         return make_plan(self, tables, frame, clauses)
 
     @_reporting
@@ -443,7 +434,7 @@ class Objective(Model):
         If none does, rewards may be absent, and undecided responses count like all others.
         """
         of_kl = bool(self.reward_kl.coefficient)
-        return self.shape is None or of_kl or any(of_rewards(node) for _, node in self._nodes)
+        return self.shape is None or of_kl or any(needs.of_rewards(node) for _, node in self._nodes)
 
     @property
     def read_scores(self) -> frozenset[str]:
@@ -504,10 +495,10 @@ class Objective(Model):
             "observe": {
                 column: f"the controller {name}"
                 for name, controller in self.controllers.items()
-                for column in read_columns(controller.needs(), self._all_scores)
+                for column in needs.read_columns(controller.needs(), self._all_scores)
             },
             "plan": dict.fromkeys(of_mismatch, f"the mismatch correction {self.mismatch}")
-            | rule_columns(self.expressions, self._all_scores),
+            | needs.rule_columns(self.expressions, self._all_scores),
             "loss": {
                 column: type(term).__name__
                 for term in self.terms.values()

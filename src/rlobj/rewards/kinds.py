@@ -8,7 +8,6 @@ rewards: [{name: correct, kind: math}, {name: format, kind: custom, target: "min
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -328,7 +327,7 @@ class Exact(Reward):
 
     def open(self) -> FunctionGrader:
         """Return a grader that compares text."""
-        return FunctionGrader(functools.partial(_exact, self.after))
+        return FunctionGrader(lambda response, problem: _exact(self.after, response, problem))
 
 
 class _MathGrader(MathVerifier, Grader):

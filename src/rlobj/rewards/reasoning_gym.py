@@ -1,6 +1,5 @@
 """The reward of a problem of reasoning-gym: the score of its dataset, in [0, 1]."""
 
-import math
 import re
 from collections.abc import Sequence
 
@@ -51,5 +50,5 @@ class _GymGrader(FunctionGrader):
         with self._pool.worker() as worker:
             score, reason = worker.judge((*about, answer), (*about, gold))
         if score is None:
-            return Graded(math.nan, None, reason, answer)
+            return Graded(float("nan"), None, reason, answer)
         return Graded(float(score), score >= 1, reason, answer)

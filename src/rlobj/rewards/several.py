@@ -5,7 +5,6 @@ rewards:
   - {name: format, kind: custom, target: "my_rewards.py:tidy", weight: 0.2}
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -119,6 +118,6 @@ class _SeveralGrader(Grader):
         one = parts[place or 0]
         correct, reason = (None if place is None else one.correct), one.reason
         for of, part in zip(self._of, parts, strict=True):
-            if math.isnan(part.reward):
+            if part.undecided:
                 correct, reason = None, f"{of.name}: {part.reason}"
         return Graded(total, correct, reason, one.answer, rewards, one.verifier, columns, feedback)

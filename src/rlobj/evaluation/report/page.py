@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +147,7 @@ def _texts_that_fit(benchmarks: Sequence[GradedBenchmark], budget: int) -> dict[
     problems = [problem for benchmark in benchmarks for problem in benchmark.problems]
     placed = [pair for problem in problems for pair in enumerate(problem.responses)]
     texts: dict[int, str] = {}
-    for _, response in sorted(placed, key=itemgetter(0)):
+    for _, response in sorted(placed, key=lambda pair: pair[0]):
         turns = "".join(_turn(number, turn) for number, turn in enumerate(response.turns))
         text = turns or f"<div class=text>{escape(response.text)}</div>"
         budget -= len(text.encode(errors="backslashreplace"))

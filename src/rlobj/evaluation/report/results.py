@@ -3,7 +3,6 @@ the page, with how to read it."""
 
 import json
 from collections.abc import Container, Mapping, Sequence
-from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
@@ -45,7 +44,8 @@ def results_table(benchmarks: Sequence[GradedBenchmark]) -> tuple[list[str], lis
     if macro := average(benchmarks):
         measures[f"mean of {len(benchmarks)}"] = macro
     columns = [{of.row: of.text for of in those if of.row} for those in measures.values()]
-    rows = dict.fromkeys(chain.from_iterable(sorted(columns, key=len, reverse=True)))
+    longest_first = sorted(columns, key=len, reverse=True)
+    rows = dict.fromkeys(row for column in longest_first for row in column)
     return ["", *measures], [[row, *(column.get(row, "") for column in columns)] for row in rows]
 
 
