@@ -146,7 +146,7 @@ class VerifiersRollouts(Conversations):
         if not rows:
             turns = [TurnRecord(0, "", array("i"), **last)]
             prompt = self._tokenizer(problem.prompt).input_ids
-            return [Response(prompt, (), (), "", "length", self._server.version, turns)]
+            return [Response(prompt, (), (), "", "length", self._server.version, turns=turns)]
         drawn = [self._response(row, nodes, turn_numbers(rows), last) for row in rows]
         return [replace(row, began="restart" * (row is not drawn[0])) for row in drawn]
 
@@ -170,7 +170,7 @@ class VerifiersRollouts(Conversations):
         logprobs = [nodes[node]["logprobs"][place] for node, place in row.places]
         finish = "stop" if turns[-1].end in ("done", "") else "length"
         said, version = turns[-1].text, self._server.version
-        return Response(row.prompt, tokens, logprobs, said, finish, version, turns)
+        return Response(row.prompt, tokens, logprobs, said, finish, version, turns=turns)
 
 
 @cache
