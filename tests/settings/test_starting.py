@@ -49,3 +49,15 @@ def test_doubts_are_about_stale_samples() -> None:
     [needless] = doubts(compose("tis", [("here", of_sampler)]))
     assert needless.startswith("objective.mismatch (truncate) has no effect")
     assert needless.endswith("Use objective.mismatch=null or training.old_logprobs=policy")
+
+
+def test_a_continuous_schedule_wants_a_correction_and_no_other_schedule():
+    [stale] = doubts(grpo(sampling={"schedule": "continuous"}))
+    assert stale.startswith("sampling.schedule=continuous without objective.mismatch")
+    for setting, value in (
+        ("async_depth", 1),
+        ("in_flight", 1),
+        ("dynamic", {"whole_batches": True}),
+    ):
+        with pytest.raises(ConfigError, match=f"sampling.{setting}"):
+            grpo(sampling={"schedule": "continuous", setting: value})

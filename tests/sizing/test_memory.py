@@ -179,6 +179,10 @@ def test_tokens_and_hours_of_qwen3_8b_by_hand():
     reading = 2 * EIGHT.total + 8 * 36 * 2 * 1024 * 2 * 512
     assert done.seconds["generation"] == pytest.approx(2048 * reading / (3.35e12 * 0.5))
     assert done.hours == pytest.approx(100 * sum(done.seconds.values()) / 3600)
+    server = {"sampling.engine": "vllm-server", "sampling.schedule": "continuous"}
+    beside = work(with_settings(config, server), EIGHT, memory, cards)
+    both = beside.seconds["generation"], sum(beside.seconds.values())
+    assert beside.step == pytest.approx(max(both[0], both[1] - both[0]))
     three = {"whole_batches": True, "oversampling": 3.0}
     drawn = work(
         with_settings(config, {"sampling.dynamic": DynamicSampling(**three)}), EIGHT, memory, cards

@@ -130,7 +130,7 @@ def _facts(estimate: Estimated) -> dict[str, str]:
         parts = ", ".join(f"{name} {s:,.0f}" for name, s in done.seconds.items() if s >= 0.5)
         facts["hours"] = (
             f"{done.hours:,.{1 if done.hours >= 1 else 3}f} for {done.steps} steps of "
-            f"{sum(done.seconds.values()):,.0f} seconds ({parts or 'below one'}), "
+            f"{done.step:,.0f} seconds ({parts or 'below one'}), "
             f"by arithmetic and not measured: {USED:.0%} of {cards.speed.flops / 1e12:.0f} "
             f"TFLOP/s, {DECODING:.0%} of {cards.speed.bandwidth / 1e12:.2f} TB/s"
         )

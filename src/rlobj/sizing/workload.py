@@ -50,6 +50,7 @@ class Work:
         tokens: that a step trains on, prompts and responses, with what tools say in them.
         seconds: of a step, by part; empty without GPUs.
         steps: of the run.
+        beside: responses are generated on other GPUs while the policy is trained.
     """
 
     responses: int
@@ -58,11 +59,19 @@ class Work:
     tokens: float
     seconds: Mapping[str, float]
     steps: int
+    beside: bool = False
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step: what takes longer, if the policy is trained beside generation."""
+        generation = self.seconds.get("generation", 0.0)
+        rest = sum(self.seconds.values()) - generation
+        return max(generation, rest) if self.beside else generation + rest
 
     @property
     def hours(self) -> float:
         """Hours of the run."""
-        return self.steps * sum(self.seconds.values()) / 3600
+        return self.steps * self.step / 3600
 
 
 def work(config: RunConfig, size: Size, memory: Memory, cards: Cards | None) -> Work:
@@ -102,7 +111,8 @@ def work(config: RunConfig, size: Size, memory: Memory, cards: Cards | None) -> 
     if drawn := evaluated(config):
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / config.evaluation.every
-    return replace(made, seconds=seconds)
+    beside = sampling.ahead and sampling.engine == "vllm-server"
+    return replace(made, seconds=seconds, beside=beside)
 
 
 def _scorings(config: RunConfig) -> float:
