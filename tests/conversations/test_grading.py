@@ -32,7 +32,7 @@ SAMPLE = Response(
     "#2",
     "stop",
     0,
-    TURNS,
+    turns=TURNS,
 )
 PROBLEM = with_turns(Problem("1", "1*2=", "2", {"hint": "x"}), SAMPLE)
 
@@ -122,7 +122,8 @@ def test_an_environment_gives_the_rewards_unless_others_are_named():
 
 
 def test_a_conversation_that_was_cut_without_a_verdict_counts_as_wrong_in_training():
-    cut = Response([1], [2], [0.0], "?", "length", 0, (replace(TURNS[0], size=1, end="turns"),))
+    turns = (replace(TURNS[0], size=1, end="turns"),)
+    cut = Response([1], [2], [0.0], "?", "length", 0, turns=turns)
     grades = [Graded(1.0, True, "", None), Graded(0.0, None, "", None), Graded(0.0, None, "", None)]
     responses = [
         replace(sample, id=k, group=k, problem=PROBLEM, grade=grade)
