@@ -75,6 +75,25 @@ def test_an_engine_that_draws_all_the_time_does_not_sleep(vllm):
         assert (made["sampling.engine"], made["sampling.vllm.sleep_level"]) == ("vllm", level)
 
 
+def test_vllm_gets_the_adapter_alone_where_it_can_keep_the_other_weights(vllm):
+    cards = Cards(8, 80 * GIB)
+
+    def sync(engine: str, given: str = "auto", rank: int = 16, level: Any = "auto") -> Any:
+        lora = {"lora": {"rank": rank, "sync": given}}
+        sampling = {"engine": engine, "vllm": {"sleep_level": level}}
+        found = chosen(named(model=lora, sampling=sampling), cards)
+        return found.get("model.lora.sync"), found.get("sampling.vllm.sleep_level")
+
+    assert sync("vllm") == ("adapter", 1)
+    assert sync("vllm", "merged") == (None, 2)
+    assert sync("vllm", level=2) == ("merged", None)
+    assert sync("vllm-server")[0] == "adapter"
+    assert sync("vllm-server", rank=513)[0] == "merged"
+    assert sync("transformers")[0] == "merged"
+    with pytest.raises(ConfigError, match=r"transformers takes no adapters; use .*merged"):
+        sync("transformers", "adapter")
+
+
 @pytest.mark.parametrize("config", [named(), compose("stapo")], ids=["a model", "embedded"])
 def test_a_cpu_and_the_embedded_policy_have_the_usual_values(config, vllm):
     cards = None if config.model.name else Cards(8, 80 * GIB)
