@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from served import ONE_PROCESS, Served
-from vllm_tools import NEEDS_VLLM, TOLERANCE, draw, gap, jitter, save_policy
+from vllm_tools import (
+    NEEDS_VLLM,
+    TOLERANCE,
+    InFlight,
+    draw,
+    gap,
+    jitter,
+    save_policy,
+)
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.models.adapters import adapter_weights, with_adapters
@@ -82,6 +91,22 @@ def check_syncs(sampler: Any, model: Any) -> Synchronizer:
     return sync
 
 
+def check_in_flight(sampler: Any, model: Any, patch: pytest.MonkeyPatch) -> None:
+    """Responses go on with each new adapter, and say which tokens are of which."""
+    sync = synchronizer(sampler, model)
+    patch.setattr("vllm_tools.push", lambda sampler, model, version: sync.push(version))
+    patch.setattr("vllm_tools.jitter", train)
+    sampler._eos = []  # so that only their lengths end responses
+    drawing = InFlight(sampler, model)
+    drawing.ask(100)
+    for version in (101, 102, 103):
+        time.sleep(0.3)
+        drawing.sync(version)
+    drawing.end()
+    assert sum(len(each.versions) - 1 for each in drawing.responses) > 50
+    assert max(drawing.gaps()) < TOLERANCE
+
+
 def layer(sampler: VllmSampler) -> Any:
     """A fused layer of the engine, with its adapters."""
     core = sampler._engine.llm_engine.engine_core.engine_core
@@ -129,6 +154,13 @@ def test_some_layers_have_an_adapter_and_large_models_are_read_in_parts(tmp_path
                 sync.push(version)
                 weight[0, 0, :, 1] += 1
                 sync.check()
+
+
+@pytest.mark.slow
+def test_responses_go_on_with_a_new_adapter(tmp_path, monkeypatch):
+    model = adapted(save_policy(tmp_path, tied=True))
+    with engine(tmp_path) as sampler:
+        check_in_flight(sampler, model, monkeypatch)
 
 
 @pytest.mark.slow
@@ -190,6 +222,9 @@ def test_a_server_takes_adapters_and_one_that_was_restarted_gets_all_again(folde
         for transport in ("broadcast", "file"):
             sampler = client(served, model, transport=transport)
             sync = check_syncs(sampler, model)
+        with pytest.MonkeyPatch.context() as patch:
+            check_in_flight(client(served, model), model, patch)
+        sync.push(4)
         url, name, _ = sampler.endpoint(SamplingSettings(max_tokens=4))
         assert (url, name) == (served.url, "policy")
         with pytest.raises(
