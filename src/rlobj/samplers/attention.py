@@ -133,7 +133,7 @@ def joined(cache: Any, other: Any, width: int, longest: int) -> Any:
         width: tokens of the longest sequence; shorter ones have room on the left.
         longest: the largest number of tokens that will be needed.
     """
-    layers = getattr(cache, "layers", ())
+    layers: Any = getattr(cache, "layers", ())
     if not {type(cache), *map(type, layers)} <= JOINED:
         return None
     for i, both in enumerate(zip(layers, other.layers, strict=True)):
