@@ -114,7 +114,6 @@ class Response:
     text: str
     finish: Literal["stop", "length"]
     weight_version: int
-    versions: Sequence[tuple[int, int]] = ()
     turns: Sequence[TurnRecord] = ()
     began: Literal["", "restart", "call"] = ""
     id: int = 0
@@ -126,6 +125,7 @@ class Response:
     score_prompts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
     length: int = 0
+    versions: Sequence[tuple[int, int]] = ()
 
     def __post_init__(self) -> None:
         self.prompt, self.tokens = packed("i", self.prompt), packed("i", self.tokens)
