@@ -296,22 +296,6 @@ def test_nothing_grows_over_500_syncs_in_flight(tied, monkeypatch):
     assert drawing.responses[-1].weight_version >= 599
 
 
-def test_an_engine_of_an_old_vllm_is_not_synced_while_it_draws(tied, monkeypatch):
-    model, sampler = tied
-    asked = SamplingSettings(max_tokens=3)
-
-    def sync(*_: Any) -> None:
-        push(sampler, model, 160)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sampler, "syncs_in_flight", False)
-        patch.setattr(sampler, "_number", "0.31.0")
-        with pytest.raises(ConfigError, match=r"continuous needs vLLM 0\.32, not 0\.31\.0"):
-            sampler.sample(prompts(), count=1, settings=asked, seeds=range(12), done=sync)
-    push(sampler, model, 161)
-    assert {each.weight_version for each in draw(sampler)} == {161}
-
-
 def test_a_failed_sync_consumes_all_weights_and_resets_the_version(tied):
     model, sampler = tied
     taken = []

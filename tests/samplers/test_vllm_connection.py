@@ -251,6 +251,7 @@ def test_a_server_that_does_not_fit_is_refused(flaky, page, about, reason):
 def test_weights_that_are_lost_or_replaced_while_it_samples_are_found(flaky, change):
     flaky.version, flaky.number = 7, "0.31.0"  # no labels show it
     sampler = sampler_of(flaky)
+    assert (sampler.engine, sampler.syncs_in_flight) == ("vLLM 0.31.0", False)
 
     def send() -> None:
         sampler._send(Feed.whole([]), lambda _: ([], {}), lambda *_: None)

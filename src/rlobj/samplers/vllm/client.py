@@ -204,9 +204,7 @@ class VllmServerSampler(VllmBase):
         Raises:
             WeightsLost: the server ended meanwhile.
             RunError: the server does not answer in time, or did not load the weights.
-            ConfigError: responses are being drawn, and this vLLM is too old for it.
         """
-        self._require_labels()
         self._state = None  # the other ranks ask before they sample
         if self._primary:
             workers = self._server.wait(self._join)

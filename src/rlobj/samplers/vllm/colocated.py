@@ -167,9 +167,7 @@ class VllmSampler(VllmBase):
 
         Raises:
             RunError: vLLM did not load the weights.
-            ConfigError: responses are being drawn, and this vLLM is too old for it.
         """
-        self._require_labels()
         with self._between.steps():
             self._sync(weights, version)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from rlobj.base.errors import ConfigError, RunError, Setting
+from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import types as samplers
 from rlobj.samplers.response import Response, packed
 from rlobj.samplers.types import Done, Feed, Request, SamplingSettings
@@ -171,6 +171,7 @@ class VllmBase(ABC):
         tokenizer: of the model.
         version: of the last `sync`.
         context: the largest number of tokens in prompt and response together.
+        engine: vLLM's version, for messages.
         syncs_in_flight: whether vLLM says which weights drew each token.
     """
 
@@ -182,7 +183,8 @@ class VllmBase(ABC):
     ) -> None:
         self.tokenizer, self.version, self._eos = tokenizer, 0, list(eos)
         self.syncs_in_flight = Version(number) >= LABELS
-        self._recompute, self._number, self._calls = recompute_cache, number, 0
+        self.engine = f"vLLM {number}"
+        self._recompute, self._calls = recompute_cache, 0
 
     def sample(
         self,
@@ -250,17 +252,6 @@ class VllmBase(ABC):
             self._send(feed, request, arrived)
         finally:
             self._calls -= 1
-
-    def _require_labels(self) -> None:
-        """Check that a sync can come now.
-
-        Raises:
-            ConfigError: responses are being drawn, and vLLM would not say which weights drew a
-                token.
-        """
-        if self._calls and not self.syncs_in_flight:
-            had = f"sampling.schedule=continuous needs vLLM {LABELS}, not {self._number}; or use "
-            raise ConfigError(had, Setting("sampling.schedule", "steps"))
 
     @abstractmethod
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:

@@ -66,7 +66,7 @@ class Continuous:
     def __init__(self, collector: Collector) -> None:
         self.collector, self._config, self._comm = collector, collector.config, collector.comm
         if not getattr(collector.sampler, "syncs_in_flight", False):
-            name = type(collector.sampler).__name__
+            name = getattr(collector.sampler, "engine", type(collector.sampler).__name__)
             raise ConfigError(
                 f"sampling.schedule=continuous: {name} has no syncs_in_flight=True, so it takes no "
                 "new weights while it draws. Use ",
