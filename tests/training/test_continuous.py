@@ -324,7 +324,8 @@ def test_conversations_go_on_across_steps(policy, tmp_path, monkeypatch):
 
 
 def test_a_sampler_without_syncs_in_flight_is_refused(policy, tmp_path, monkeypatch):
-    monkeypatch.setattr(Streaming, "syncs_in_flight", False)
+    never = property(lambda self: False, lambda self, value: None)
+    monkeypatch.setattr(Streaming, "syncs_in_flight", never)
     with (
         pytest.raises(ConfigError, match="Streaming has no syncs_in_flight=True"),
         open_trainer(continuous(policy), tmp_path / "run"),
