@@ -58,7 +58,7 @@ class Streaming(TransformersSampler):
                     running.remove(state)
                     text = self.tokenizer.decode(tokens, skip_special_tokens=True)
                     drawn = request.prompt, tokens, logprobs, text, "stop" if ended else "length"
-                    done(request, Response(*drawn, versions[-1][0], versions))
+                    done(request, Response(*drawn, versions[-1][0], versions=versions))
 
     def sync(self, weights, version):
         with self._between.steps():

@@ -374,9 +374,18 @@ class TransformersSampler:
             if not math.isfinite(sum(logprobs)):
                 raise RunError(NOT_FINITE, finding="update-too-large")
             versions = [(version, len([*run])) for version, run in groupby(each)]
-            finish = "stop" if row.stopped else "length"
-            given = row.request.prompt, tokens, logprobs, text, finish, each[-1], versions
-            yield row.request, Response(*given)
+            yield (
+                row.request,
+                Response(
+                    prompt=row.request.prompt,
+                    tokens=tokens,
+                    logprobs=logprobs,
+                    text=text,
+                    finish="stop" if row.stopped else "length",
+                    weight_version=each[-1],
+                    versions=versions,
+                ),
+            )
 
 
 def _close_gaps(leaving: Tensor) -> Tensor:
