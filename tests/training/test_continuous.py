@@ -20,6 +20,7 @@ import rlobj
 from rlobj import Turn
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.runs.checkpoints import checkpoints, read_state
+from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import Response, TransformersSampler
 from rlobj.samplers.transformers import draw
 from rlobj.samplers.types import Between, WeightsLost
@@ -162,6 +163,32 @@ def test_no_token_is_older_than_the_bound_and_older_groups_are_drawn_again(
             assert max(ages) <= bound
         assert len(trainer.pipeline._groups) <= 12
     assert sum(line["sampling/stale_groups"] for line in metrics(tmp_path / "run")) > 0
+
+
+def test_a_sampler_that_waits_for_the_trainer_draws_in_no_part_of_a_step(policy, tmp_path):
+    """All prompts of the run are drawn before the second step."""
+    config = continuous(policy, sampling={"in_flight": 24})
+    with open_trainer(config, tmp_path / "run") as trainer:
+        run_step(trainer)
+        while len(trainer.pipeline._complete) < 20:
+            time.sleep(0.01)
+        for _ in range(3):
+            run_step(trainer)
+    first, _, *others = [line for line in RunFolder(tmp_path / "run").lines() if line["step"]]
+    assert first["sampling/drawing_share"] == 1
+    assert all(line["sampling/drawing_share"] < 0.01 for line in others)
+    assert all(
+        line["time/sampling_hidden"] == 0 <= line["sampling/drawing_share"] for line in others
+    )
+
+
+def test_a_sampler_that_stops_drawing_without_an_error_ends_the_run(policy, tmp_path, monkeypatch):
+    monkeypatch.setattr(Streaming, "stream", lambda *_: None)
+    with (
+        open_trainer(continuous(policy), tmp_path / "run") as trainer,
+        pytest.raises(RunError, match=r"Streaming\.stream returned before its feed was closed"),
+    ):
+        run_step(trainer)
 
 
 def test_groups_without_a_signal_are_replaced_as_they_come(policy, tmp_path):

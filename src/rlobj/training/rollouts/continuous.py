@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, Setting
+from rlobj.base.errors import ConfigError, RunError, Setting
 from rlobj.base.threads import DaemonThreads
 from rlobj.conversations.driving import Talk
 from rlobj.data import Problem
@@ -84,7 +84,7 @@ class Continuous:
         self._numbers, self._passed, self._stale = count(), 0, 0
         self._feed: Feed[Any] = Feed()
         self._work: Future[None] | None = None
-        self._taken = self._arrival = time.perf_counter()
+        self._taken, self._arrival = math.inf, 0.0
         at_limit = self._config.environment.at_limit
         self._grading = Grading(collector.grader, lambda n: self._groups[n].problem, at_limit)
         self._grading.__enter__()
@@ -97,7 +97,8 @@ class Continuous:
             Exception: sampling or grading failed, here or on another rank.
         """
         start, seconds = time.perf_counter(), defaultdict[str, float](float)
-        idle = start - self._arrival if len(self._complete) == len(self._groups) else 0.0
+        begun, drawn = min(start, self._taken), len(self._complete) == len(self._groups)
+        idle = start - max(begun, self._arrival) if drawn else 0.0
         dynamic = self._config.sampling.dynamic or DynamicSampling(max_batches=1)
         most = self._share * dynamic.max_batches
         with together(self._comm, "collecting responses", survive=True):
@@ -105,8 +106,8 @@ class Continuous:
             while missing := min(self._share - len(self._kept), most - len(self._looked_at)):
                 self._look_at(self._next(missing), step, seconds)
                 self._refill(step)
-        now, begun = time.perf_counter(), self._taken
-        seconds["sample"], self._taken = start - begun - idle, now
+        self._taken = now = time.perf_counter()
+        seconds["sample"] = start - begun - idle
         stale = self._comm.sum(torch.tensor(self._stale))
         rollout = Rollout(
             responses=[*chain(*self._kept)],
@@ -210,10 +211,13 @@ class Continuous:
 
         Raises:
             Exception: the error that stopped it.
+            RunError: the sampler ended without one.
         """
         if self._work is not None and self._work.done():
             work, self._work = self._work, None
             work.result()
+            name = type(self.collector.sampler).__name__
+            raise RunError(f"{name}.stream returned before its feed was closed")
 
     def position(self) -> dict[str, Any]:
         """The stream's position, and the problems before it that no step has trained on.
