@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, groupby
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -96,18 +96,23 @@ class _Row:
 
     Attributes:
         request: what is drawn.
-        drawn: tokens: id, log-probability, and the version of the weights that it was drawn from.
+        tokens: ids that were drawn.
+        logprobs: of these tokens.
+        starts: the first of the tokens that weights of a version drew, by version.
         stopped: by an EOS token or a stop string.
     """
 
     request: Request
-    drawn: list[tuple[int, float, int]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    starts: dict[int, int] = field(default_factory=dict)
     stopped: bool = False
 
     @property
-    def over(self) -> bool:
-        """Whether it has stopped or has its limit of tokens."""
-        return self.stopped or len(self.drawn) >= self.request.max_tokens
+    def versions(self) -> list[tuple[int, int]]:
+        """The number of tokens of each version."""
+        ends = [*self.starts.values(), len(self.tokens)][1:]
+        return [(v, end - start) for (v, start), end in zip(self.starts.items(), ends, strict=True)]
 
 
 class TransformersSampler:
@@ -309,10 +314,10 @@ class TransformersSampler:
                         batch.refresh()
                         received = self._received
                     tokens = self._draw(rows, keys, batch.logits, settings, received.version)
-                    leaving = torch.tensor([row.over for row in rows])
-                    if leaving.any():
-                        ended = [*compress(rows, leaving.tolist())]
-                        remaining = _close_gaps(leaving)
+                    over = [r.stopped or len(r.tokens) >= r.request.max_tokens for r in rows]
+                    if any(over):
+                        ended = [*compress(rows, over)]
+                        remaining = _close_gaps(torch.tensor(over))
                         rows = [rows[index] for index in remaining.tolist()]
                         keys, tokens = keys[remaining], tokens[remaining]
                         batch = batch.select(remaining) if rows else None
@@ -349,17 +354,19 @@ class TransformersSampler:
         A row's key [B] is a hash of its seed and its index within the prompt. A token's uniform
         number is a hash of the key and the token's position: the same in any batch and on any rank.
         """
-        positions = torch.tensor([len(row.drawn) for row in rows])
+        positions = torch.tensor([len(row.tokens) for row in rows])
         bits = (hash_keys((positions,), keys) >> 11) & (2**53 - 1)
         uniform = (bits + 1).double() / 2**53
         tokens, logprobs = draw(logits, uniform.to(logits.device), settings)
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
-            row.drawn.append((token, logprob, version))
+            row.starts.setdefault(version, len(row.tokens))
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
             row.stopped = token in self._eos
         if settings.stop:
             # A text of n characters spans at most 4n tokens (UTF-8 bytes).
             window = 4 * max(map(len, settings.stop)) + 4
-            recent = [[token for token, *_ in row.drawn[-window:]] for row in rows]
+            recent = [row.tokens[-window:] for row in rows]
             for row, text in zip(rows, self.tokenizer.batch_decode(recent), strict=True):
                 row.stopped |= any(stop in text for stop in settings.stop)
         return tokens
@@ -367,23 +374,21 @@ class TransformersSampler:
     def _responses(self, ended: list[_Row]) -> Iterator[_Answer]:
         """Those of rows that end together, in the order of their places."""
         ended.sort(key=lambda row: row.request.place)
-        ids = [[token for token, *_ in row.drawn] for row in ended]
+        ids = [row.tokens for row in ended]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         for row, text in zip(ended, texts, strict=True):
-            tokens, logprobs, each = zip(*row.drawn, strict=True)
-            if not math.isfinite(sum(logprobs)):
+            if not math.isfinite(sum(row.logprobs)):
                 raise RunError(NOT_FINITE, finding="update-too-large")
-            versions = [(version, len([*run])) for version, run in groupby(each)]
             yield (
                 row.request,
                 Response(
                     prompt=row.request.prompt,
-                    tokens=tokens,
-                    logprobs=logprobs,
+                    tokens=row.tokens,
+                    logprobs=row.logprobs,
                     text=text,
                     finish="stop" if row.stopped else "length",
-                    weight_version=each[-1],
-                    versions=versions,
+                    weight_version=row.versions[-1][0],
+                    versions=row.versions,
                 ),
             )
 
