@@ -271,6 +271,17 @@ def test_a_hung_server_is_found_by_its_health_check(flaky):
         connection.complete(Feed.whole([0]), "/v1/completions", lambda _: {}, print, pulse)
 
 
+def test_a_server_that_takes_weights_for_long_is_not_gone_for_requests_that_join(flaky):
+    connection, found = connected(flaky, timeout=0.5), []
+    pulse = "POST", "/v1/completions", {}  # waits, as vLLM's workers do for the end of a sync
+    flaky.slow.clear()
+    threading.Timer(2.0, flaky.slow.set).start()
+    feed = Feed([0], together=False)
+    feed.close()
+    connection.complete(feed, pulse[1], lambda _: {}, lambda item, _: found.append(item), pulse)
+    assert found == [0]
+
+
 def test_a_command_that_failed_in_the_server_is_not_repeated(flaky):
     flaky.statuses = [500]
     with pytest.raises(RunError, match="answered /collective_rpc with 500"):

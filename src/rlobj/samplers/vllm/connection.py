@@ -118,7 +118,7 @@ class Connection:
         timeout = self.timeout * (_LONG if long else 1)
 
         async def work() -> Any:
-            async with self._watched(HEALTH) as (session, _):
+            async with self._watched(HEALTH, self.timeout) as (session, _):
                 return await self._send(session, (method, path, body), timeout)
 
         return _run(work())
@@ -139,7 +139,8 @@ class Connection:
             body: gives the JSON body of a request.
             arrived: called with what was asked and the answer as soon as it arrives. An exception
                 in it ends the call.
-            pulse: a request that shows that the server still works.
+            pulse: a request that shows that the server still works. If items join (`together` is
+                False), it may take as long as weights, which come meanwhile.
 
         Raises:
             ServerGone: the server does not answer.
@@ -153,7 +154,8 @@ class Connection:
                     request = "POST", path, body(item)
                     arrived(item, await self._send(session, request, None))
 
-            async with self._watched(pulse) as (session, tasks):
+            limit = self.timeout * (1 if feed.together else _LONG)
+            async with self._watched(pulse, limit) as (session, tasks):
                 running: set[asyncio.Task[None]] = set()
                 while (items := await asyncio.to_thread(feed.take, wait=True)) is not None:
                     for item in items:
@@ -164,14 +166,17 @@ class Connection:
         _run(work())
 
     @contextlib.asynccontextmanager
-    async def _watched(self, pulse: Request) -> AsyncIterator[tuple[Any, asyncio.TaskGroup]]:
-        """An HTTP session and tasks, which end with an error when a regular request fails."""
+    async def _watched(
+        self, pulse: Request, limit: float
+    ) -> AsyncIterator[tuple[Any, asyncio.TaskGroup]]:
+        """An HTTP session and tasks, which end with an error when a regular request fails or takes
+        longer than the limit in seconds."""
         import aiohttp
 
         async def watch() -> None:
             while True:
                 await asyncio.sleep(min(_HEARTBEAT, self.timeout))
-                await self._send(session, pulse, self.timeout)
+                await self._send(session, pulse, limit)
 
         key = find_key(self.url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
