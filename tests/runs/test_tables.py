@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as parquet
 import pytest
@@ -13,11 +14,11 @@ from runs import ranks, write_config
 from test_recorder import observed_of, recorded
 from tiny import tiny_config
 
-from rlobj import ConfigError
+from rlobj import ConfigError, Objective, TokenBatch
 from rlobj.base.arrow import write_parquet
 from rlobj.insight.opening import observed_again
 from rlobj.objectives.tokens import PER_TOKEN
-from rlobj.runs.observed import ObservedUpdate
+from rlobj.runs.observed import POLICY, ObservedUpdate
 from rlobj.runs.tables import read_tables, write_tables
 from rlobj.training import run_training
 from rlobj.training.loop.trainer import Trainer
@@ -192,6 +193,22 @@ def test_tables_with_one_staleness_for_each_response_are_read(tmp_path):
     write_parquet(file, written.append_column("staleness", [ages.numpy()]))
     [update] = read_tables(tmp_path)
     assert update.table.staleness.tolist() == table.spread(ages).tolist()
+
+
+def test_numbers_of_tokens_are_read_as_such_if_there_are_as_many_responses(tmp_path):
+    mask, values = torch.tensor([[1, 1], [0, 0], [1, 0]]), torch.tensor([[5, 1], [0, 0], [2, 0]])
+    facts: Any = {"ids": [0, 1, 2], "staleness": values, "advantages": values - 2.0}
+    table = TokenBatch.from_padded(mask, -1.0 * mask, **facts)
+    objective = Objective(drop="staleness > 3")
+    plan, unknown = objective.plan([table], clauses=True), torch.full((3,), torch.nan)
+    sequences = [([1], [2] * length) for length in table.lengths.tolist()]
+    columns: Any = dict.fromkeys(POLICY, unknown) | {"logprobs": table.logprobs}
+    update = ObservedUpdate(objective, {}, table, plan, sequences, **columns)
+    write_tables(tmp_path, 1, [(1, update)], (0, 1), {})
+    [read] = read_tables(tmp_path)
+    assert read.table.staleness.tolist() == [5, 1, 2]
+    assert read.table.advantages.tolist() == [3, -1, 0]
+    assert torch.equal(objective.plan([read.table]).weights[0], plan.weights[0])
 
 
 def test_a_table_without_rollouts_has_no_column_of_them(tmp_path):

@@ -77,7 +77,7 @@ def rollout_advantages(
         part = part.to(table.logprobs)
         by_turn = advantage.by_turn
         part = part[table.responses, table.turn_numbers] if by_turn else table.spread(part)
-        done.append(table.credited(part))
+        done.append(table.credited(advantages=part))
     return done
 
 

@@ -437,9 +437,10 @@ class TokenBatch:
         fields: dict[str, Any] = {name: columns[name] for name in columns.keys() - users.keys()}
         return self.replace(**fields, columns={**self.columns, **users})
 
-    def credited(self, advantages: Tensor) -> TokenBatch:
-        """A copy with advantages per token, [N], also if B = N."""
-        return self._with(advantages=advantages)
+    def credited(self, **columns: Tensor) -> TokenBatch:
+        """A copy with `advantages` or `staleness` per token, [N], also if B = N."""
+        numbers, logprobs = token_columns.numbers, self.logprobs
+        return self._with(**{name: numbers(name, columns[name], logprobs) for name in columns})
 
     # Splitting and token_columns.
 
@@ -555,11 +556,7 @@ class TokenBatch:
         columns = {"logprobs": logprobs, **columns}
         flat = token_columns.flat_columns(mask, columns, PER_TOKEN, SPREAD)
         spread = {name: flat.pop(name) for name in SPREAD if name in flat}
-        table = cls(**flat)
-        numbers = token_columns.numbers
-        table = table._with(
-            **{name: numbers(name, spread[name], table.logprobs) for name in spread}
-        )
+        table = cls(**flat).credited(**spread)
         table._check_shapes(())
         return table
 

@@ -227,10 +227,8 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
     lengths = pc.list_value_length(rows["tokens"])
     rewards = _flat(rows["rewards"]) if "rewards" in rows.column_names else None
     names = described["reward_names"]
-    columns: dict[str, Any] = {
-        name: _own(rows[name]).flatten() for name in (*PER_TOKEN, *SPREAD) if name in present
-    }
-    return TokenBatch(
+    columns: dict[str, Any] = {name: _flat(rows[name]) for name in PER_TOKEN if name in present}
+    table = TokenBatch(
         lengths=torch.from_numpy(lengths.to_numpy().copy()),
         groups=torch.from_numpy(rows["group"].to_numpy().copy()),
         ids=torch.from_numpy(rows["response"].to_numpy().copy()),
@@ -242,6 +240,10 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         columns={name[len(_OWN) :]: _own(rows[name]) for name in present if name.startswith(_OWN)},
         **columns,
     )
+    spread = {name: _own(rows[name]) for name in SPREAD if name in present}
+    for name, values in spread.items():  # older tables have one staleness for each response
+        spread[name] = values if values.dim() == 1 else table.spread(values[:, 0])
+    return table.credited(**spread)
 
 
 def _own(values: Any) -> torch.Tensor:
