@@ -6,7 +6,9 @@ import random
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as parquet
@@ -19,6 +21,8 @@ from tiny import save_tiny_policy, tiny_config
 import rlobj
 from rlobj import Turn
 from rlobj.base.errors import ConfigError, RunError
+from rlobj.conversations.verifiers import VerifiersRollouts
+from rlobj.objectives.statistics import SingleProcess
 from rlobj.runs.checkpoints import checkpoints, read_state
 from rlobj.runs.run_folder import RunFolder
 from rlobj.samplers import Response, TransformersSampler
@@ -358,6 +362,34 @@ def test_a_sampler_without_syncs_in_flight_is_refused(policy, tmp_path, monkeypa
         open_trainer(continuous(policy), tmp_path / "run"),
     ):
         pass
+
+
+def test_verifiers_is_refused_because_it_holds_whole_batches(policy):
+    held, able = object.__new__(VerifiersRollouts), SimpleNamespace(syncs_in_flight=True)
+    collector: Any = SimpleNamespace(
+        sampler=able, conversations=held, config=continuous(policy), comm=SingleProcess()
+    )
+    with pytest.raises(ConfigError, match="VerifiersRollouts has no syncs_in_flight=True"):
+        Continuous(collector)
+
+
+@pytest.mark.parametrize("given", [0, 99])
+def test_versions_of_weights_that_the_sampler_did_not_have_end_the_run(
+    policy, tmp_path, monkeypatch, given
+):
+    """Else groups of version 0 would be drawn again for ever, and nothing would be compared."""
+    usual = Streaming.stream
+
+    def relabelled(self, feed, settings, done):
+        def wrong(request, response):
+            done(request, replace(response, versions=[(given, response.length)]))
+
+        usual(self, feed, settings, wrong)
+
+    monkeypatch.setattr(Streaming, "stream", relabelled)
+    what = rf"Response\.versions from {given} to {given}; expected \d to \d, those of the weights"
+    with pytest.raises(RunError, match=what):
+        run_training(continuous(policy), tmp_path / "run")
 
 
 def two_ranks(rank, size, folder):

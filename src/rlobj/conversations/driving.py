@@ -81,6 +81,8 @@ class Conversations:
             sampler allows.
     """
 
+    syncs_in_flight = True
+
     def __init__(
         self,
         sampler: Sampler,

@@ -46,6 +46,8 @@ class VerifiersRollouts(Conversations):
         ConfigError: the sampler is another one.
     """
 
+    syncs_in_flight = False
+
     def __init__(
         self, environment: Any, sampler: Sampler, tokenizer: Any, settings: EnvironmentSettings
     ) -> None:

@@ -34,11 +34,13 @@ class Group:
     Attributes:
         problem: of the prompt.
         seed: of its responses.
+        begun: the version of the oldest weights that may draw it.
         rollouts: the rows of those that are complete, by their numbers.
     """
 
     problem: Problem
     seed: int
+    begun: int
     rollouts: dict[int, list[Response]] = field(default_factory=dict)
 
     @property
@@ -60,13 +62,14 @@ class Continuous:
         collector: has the sampler, and makes groups of what was drawn.
 
     Raises:
-        ConfigError: the sampler cannot take new weights while it draws.
+        ConfigError: the sampler, or verifiers, cannot go on with new weights.
     """
 
     def __init__(self, collector: Collector) -> None:
         self.collector, self._config, self._comm = collector, collector.config, collector.comm
-        if not getattr(collector.sampler, "syncs_in_flight", False):
-            name = getattr(collector.sampler, "engine", type(collector.sampler).__name__)
+        drawing = [collector.sampler, *filter(None, [collector.conversations])]
+        if unable := [each for each in drawing if not getattr(each, "syncs_in_flight", False)]:
+            name = getattr(unable[0], "engine", type(unable[0]).__name__)
             raise ConfigError(
                 f"sampling.schedule=continuous: {name} has no syncs_in_flight=True, so it takes no "
                 "new weights while it draws. Use ",
@@ -94,6 +97,7 @@ class Continuous:
 
         Raises:
             WeightsLost: the sampler needs its weights again; what is not complete is drawn again.
+            RunError: the sampler gives versions of weights that it did not have.
             Exception: sampling or grading failed, here or on another rank.
         """
         start, seconds = time.perf_counter(), defaultdict[str, float](float)
@@ -131,7 +135,8 @@ class Continuous:
         while len(self._groups) + len(self._kept) + len(new) < most:
             number = self._comm.rank + next(self._numbers) * self._comm.size
             problem = self._due.popleft() if self._due else self._following()
-            new[number] = Group(problem, derive_seed(self._config.seed, "rollout", step, number))
+            seed = derive_seed(self._config.seed, "rollout", step, number)
+            new[number] = Group(problem, seed, begun=step - 1)
         self._groups |= new
         if self._work is None:
             new, self._feed = self._groups, Feed(together=False)
@@ -195,8 +200,13 @@ class Continuous:
         seconds["hidden"] += grading.hidden
         for number, grades in zip(numbers, graded, strict=True):
             group = self._groups[number]
-            versions = chain(*(row.versions for row in group.rows))
-            if min(versions)[0] < step - self._config.sampling.max_staleness:
+            versions = [version for row in group.rows for version, _ in row.versions]
+            if not group.begun <= min(versions) <= max(versions) <= step:
+                raise RunError(
+                    f"the sampler gives Response.versions from {min(versions)} to {max(versions)}; "
+                    f"expected {max(group.begun, 0)} to {step}, those of the weights that it had"
+                )
+            if min(versions) < step - self._config.sampling.max_staleness:
                 self._stale += 1
                 self._due.appendleft(group.problem)
             else:
