@@ -223,6 +223,21 @@ def test_a_server_continues_after_a_failed_sync(served, model, transport):
 
 
 @pytest.mark.slow
+def test_a_server_continues_after_a_failed_sync_of_responses_in_flight(small, model):
+    sampler = sampler_for(small, model, patience=0)
+    sampler._eos = []
+    drawing = InFlight(sampler, model)
+    drawing.ask(40)
+    wrong = [("nowhere.weight", torch.zeros(2)), *named(model)]
+    with pytest.raises(RunError, match=r"a worker of the server at .* failed: .*nowhere"):
+        sampler.sync(iter(wrong), 101)
+    with pytest.raises(WeightsLost):
+        drawing.end()
+    push(sampler, model, 102)
+    assert gap(model, draw(sampler)) < TOLERANCE
+
+
+@pytest.mark.slow
 def test_other_ranks_leave_sending_to_the_primary(served, model):
     first, other = sampler_for(served, model), sampler_for(served, model, primary=False)
     other.sync(iter(named(model)), 50)

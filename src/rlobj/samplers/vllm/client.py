@@ -230,8 +230,9 @@ class VllmServerSampler(VllmBase):
     @contextlib.contextmanager
     def _paused(self, version: int) -> Iterator[None]:
         """Pause generation inside the block; at its end, clear the prefix cache and label what
-        follows: with the version and this run, or as lost if the block fails."""
-        label = ".lost"
+        follows: with the version and this run. If the block fails, nothing is drawn from what
+        has arrived: responses in flight end, and new ones wait for the next sync."""
+        label, after = ".lost", "/pause?mode=abort"
         self._server.ask("POST", "/pause?mode=keep&clear_cache=false", long=True)
         try:
             yield
@@ -239,11 +240,11 @@ class VllmServerSampler(VllmBase):
             cleared = self._server.ask("POST", f"/reset_prefix_cache?{again}")
             if self._recompute and not (cleared or {}).get("success", True):
                 raise RunError("the server did not clear its prefix cache")
-            label = f"{version}.{self._mine}"
+            label, after = f"{version}.{self._mine}", "/resume"
         finally:
             if self.syncs_in_flight:
                 self._server.ask("POST", "/update_weight_version", {"new_version": label})
-            self._server.ask("POST", "/resume")
+            self._server.ask("POST", after)
 
     def _send_files(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Send weights in a folder in shared memory; what a killed trainer left is replaced."""
