@@ -23,7 +23,15 @@ def serve(
     port: Annotated[
         int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")
     ] = 8000,
-    lora_rank: Annotated[int, typer.Option(metavar="R", min=0, help="Rank of LoRA adapters.")] = 0,
+    lora_rank: Annotated[
+        int,
+        typer.Option(
+            metavar="R",
+            min=0,
+            max=512,
+            help="Largest rank of the LoRA adapters that trainers send; 0: they send all weights.",
+        ),
+    ] = 0,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,6 +73,7 @@ def serve(
             named = "" if model == "embedded" else f" --model {model}"
             command = f"rlobj train --preset stapo{named} --sampler vllm-server --set "
             command += f"sampling.server.url={server.url}"
+            command += f" --set model.lora.rank={lora_rank}" if lora_rank else ""
             console.print(Text(f"Ready. Train with:\n  {command}"), soft_wrap=True)
             server.join()
         except KeyboardInterrupt:

@@ -55,6 +55,7 @@ COMMANDS = {
     "train --preset grpo --out rows.jsonl": "cannot write to",
     "train --preset grpo --config folder": "is a folder, not a YAML file",
     "train --preset grpo --config empty.yaml": "is empty; expected keys such as base",
+    "serve embedded --lora-rank 600": "should be less than or equal to 512",
     "resume rows.jsonl": "it is a file, and a run is a folder",
     "resume folder": "it has no config.resolved.yaml",
     "eval embedded --on rows.jsonl --set evaluation.top_p=0": "should be greater than 0, got 0",
