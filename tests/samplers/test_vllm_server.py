@@ -233,6 +233,8 @@ def test_a_server_continues_after_a_failed_sync_of_responses_in_flight(small, mo
         sampler.sync(iter(wrong), 101)
     with pytest.raises(WeightsLost):
         drawing.end()
+    with pytest.raises(ConfigError, match="has weights that a trainer sent"):
+        sampler_for(small, model).require_model(str(small.folder))
     push(sampler, model, 102)
     assert gap(model, draw(sampler)) < TOLERANCE
 

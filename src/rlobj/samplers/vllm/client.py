@@ -127,7 +127,7 @@ class VllmServerSampler(VllmBase):
         if Path(source).resolve() not in [Path(name).resolve() for name in served]:
             what = f"{where} serves {', '.join(served)}, not {source}"
             raise ConfigError(f"{what}. Start another one: {typed}")
-        if self._expected >= 0:
+        if self._status()[1]:  # also if they did not load
             raise ConfigError(f"{where} has weights that a trainer sent. Start a new one: {typed}")
 
     def _send(self, feed: Feed[Any], request: Asked, arrived: Arrived) -> None:
