@@ -1,7 +1,7 @@
 """Runs whose rollouts wait for a step, are one step ahead, or go on all the time.
 
 `smollm2`: SmolLM2-135M in float32, a server of one thread and a trainer of one thread on two cores,
-8 prompts of 4 responses a step; lengths are lognormal (median 50, σ 0.8) and at most 160 tokens,
+4 prompts of 4 responses a step; lengths are lognormal (median 50, σ 0.8) and at most 160 tokens,
 the same in each arm. `tool`: the same tokens in turns of a conversation, between which a tool
 sleeps for a lognormal time, 0.1 to 2 s. The first step is not counted. 'waits': the share of the
 time in which the trainer has nothing to train on; 'stale': the mean over trained tokens of the
@@ -217,7 +217,7 @@ def answer(arm: str, tool: bool, steps: int) -> dict[str, float]:
                 "model.chat_template": False,
                 "model.dtype": "float32",
                 "data.template": "{prompt}",
-                "sampling.prompts_per_step": 8,
+                "sampling.prompts_per_step": 4,
                 "sampling.group_size": 4,
                 "sampling.max_tokens": LONGEST + TURNS,
                 "training.steps": steps + 1,
