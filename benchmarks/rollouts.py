@@ -231,7 +231,7 @@ def answer(arm: str, tool: bool, steps: int) -> dict[str, float]:
                 **QUIET,
             },
             callbacks=[Watch()],
-            **({"environment": SlowTool} if tool else {}),
+            environment=SlowTool if tool else None,
         )
     tokens = sum(metrics["tokens/sampled"] for metrics in seen[1:])
     waited = sum(metrics["time/waiting"] for metrics in seen[1:])

@@ -405,8 +405,14 @@ def two_ranks(rank, size, folder):
         for _ in range(3):
             run_step(trainer)
     assert [len(rollout.responses) for rollout in rollouts] == [8] * 3
-    again = continuous(Path(folder) / "policy", checkpoint={"every": 5})
-    with open_trainer(again, Path(folder) / "run", resume=True) as trainer:
+
+
+def two_ranks_go_on(rank, size, folder):
+    import rlobj.training.loop.opening as opening
+
+    opening.TransformersSampler = Streaming
+    config = continuous(Path(folder) / "policy", checkpoint={"every": 5})
+    with open_trainer(config, Path(folder) / "run", resume=True) as trainer:
         for _ in range(2):
             run_step(trainer)
 
@@ -415,6 +421,7 @@ def two_ranks(rank, size, folder):
 def test_ranks_draw_shares_of_the_stream_and_a_single_one_goes_on(tmp_path):
     save_tiny_policy(tmp_path / "policy")
     call_in_ranks(two_ranks, 2, tmp_path)
+    call_in_ranks(two_ranks_go_on, 2, tmp_path)
     run = tmp_path / "run"
     assert [{row["group"] for row in rows} for rows in samples(run)] == [{0, 1, 2, 3}] * 5
     config = continuous(tmp_path / "policy")

@@ -21,8 +21,7 @@ from rlobj.conversations.grading import grades_of, turn_rewards
 from rlobj.data import Problem, ProblemStream
 from rlobj.models.policy import Policy
 from rlobj.objectives.rewards import differ
-from rlobj.objectives.statistics import Comm
-from rlobj.ranks import together
+from rlobj.ranks import ProcessGroup, together
 from rlobj.rewards import Graded, Grader, Reward
 from rlobj.runs.rows import TokenTexts
 from rlobj.samplers import Response, Sampler, derive_seed
@@ -113,7 +112,7 @@ class Collector:
     sampler: Sampler
     grader: Grader
     stream: ProblemStream
-    comm: Comm
+    comm: ProcessGroup
     conversations: Conversations | None = None
     judge: Judge | None = None
     hints: Hints | None = None
