@@ -169,7 +169,9 @@ def test_a_response_is_told_of_before_longer_ones_of_its_batch_end(policy):
     sampler.sample([[3, 4]], count=1, settings=settings, seeds=[0])  # which tries the cache
     passes.clear()
     drawn = sampler.sample([[3, 4]] * 64, **asked, done=done)
-    assert told == lengths == sorted(lengths)  # after as many passes as it has tokens
+    assert lengths == sorted(lengths)
+    # After as many passes as it has tokens, or one more while others go on.
+    assert {after - length for after, length in zip(told, lengths, strict=True)} <= {0, 1}
     assert len(told) == 64
     assert len(set(lengths)) > 2
     assert drawn == sampler.sample([[3, 4]] * 64, **asked)

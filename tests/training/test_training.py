@@ -184,9 +184,9 @@ def test_unknown_log_probs_of_the_sampler_are_counted(policy, tmp_path, monkeypa
     """With a mismatch there is a scoring pass; without one the update is the first to score."""
     made = itertools.count()
 
-    def half_unknown(prompt, tokens, logprobs, *fields):
+    def half_unknown(logprobs, **fields):
         unknown = [math.nan] if next(made) % 2 else []
-        return Response(prompt, tokens, unknown + list(logprobs)[len(unknown) :], *fields)
+        return Response(logprobs=unknown + list(logprobs)[len(unknown) :], **fields)
 
     monkeypatch.setattr("rlobj.samplers.transformers.Response", half_unknown)
     config = tiny_config(policy, "grpo", objective={"mismatch": mismatch}, training={"steps": 1})
