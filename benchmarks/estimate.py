@@ -61,8 +61,8 @@ class Sampler(RandomSampler):
         if self.version >= 1:
             return responses
         return [
-            replace(response, tokens=response.tokens[:16], logprobs=response.logprobs[:16])
-            for response in responses
+            replace(r, tokens=r.tokens[:16], logprobs=r.logprobs[:16], versions=())
+            for r in responses
         ]
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,8 @@ def test_other_ranks_draw_on_while_the_primary_syncs(small, model):
     beside = InFlight(other, model, primary=False)
     drawing.ask(40)
     beside.ask(40)
+    while not (drawing.responses and beside.responses):  # then all 40 of each are in flight
+        time.sleep(0.01)
     drawing.sync(101)
     other.sync(iter(()), 101)
     drawing.end()
