@@ -242,8 +242,8 @@ def opened(engine: str) -> Iterator[Any]:
     """A sampler of a tiny policy that never ends a response."""
     import torch
 
+    from benchmarks.embedded_policy import build_tokenizer
     from rlobj.base.addresses import free_port
-    from rlobj.models.embedded import build_tokenizer
     from rlobj.samplers.transformers import TransformersSampler
     from rlobj.samplers.vllm import (
         Server,

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import rlobj
+from benchmarks.embedded_policy import build_tokenizer
 from benchmarks.harness import keep_freed_memory, peak_mib, return_freed_memory
 from rlobj import TokenBatch, load_preset
-from rlobj.models.embedded import build_tokenizer
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.samplers import Received, Response, SamplingSettings
 from rlobj.training import Callback

@@ -6,7 +6,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from rlobj.models.embedded import build_policy, build_tokenizer
+from benchmarks.embedded_policy import build_policy, build_tokenizer
+
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import flattened
 from rlobj.settings.presets import load_preset, merge, preset_names

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from torch import Tensor
 
 from rlobj.conversations import Call, EnvironmentSettings, Turn
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
-from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Response, Sampler, SamplingSettings, Sent
 from rlobj.samplers.syncing import compare
 from rlobj.samplers.types import Feed, Request

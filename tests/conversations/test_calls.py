@@ -6,6 +6,7 @@ import json
 from typing import Any, Literal
 
 import pytest
+from benchmarks.embedded_policy import build_tokenizer
 from chats import TOOLS, chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,6 @@ from transformers.utils.chat_template_utils import get_json_schema
 from rlobj.base.errors import ConfigError
 from rlobj.conversations import CallReader, Rendering
 from rlobj.data import Chat
-from rlobj.models.embedded import build_tokenizer
 
 
 def reader(name: str, calls: str = "auto", response_template: Any = None, tools: Any = TOOLS):

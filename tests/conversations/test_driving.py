@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from runs import make_steps, metrics, same, weights
 from tiny import tiny_config
 
@@ -22,7 +23,7 @@ from rlobj.conversations.environment import limited_text
 from rlobj.conversations.grading import sums
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Problem
-from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
+from rlobj.models.embedded import SCRATCHPAD_ALPHABET
 from rlobj.samplers import Feed, Response, SamplingSettings, TransformersSampler
 from rlobj.samplers.types import Abandoned
 from rlobj.scoring import PolicyScorer, score_samples

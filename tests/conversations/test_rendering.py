@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmarks.embedded_policy import build_tokenizer
 from chats import TOOLS, bytes_tokenizer, chat_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,6 @@ from rlobj.base.errors import ConfigError
 from rlobj.conversations import Rendering
 from rlobj.data import Chat
 from rlobj.data.prompts import encode_prompt
-from rlobj.models.embedded import build_tokenizer
 
 QWEN3 = chat_tokenizer("qwen3")
 LLAMA = chat_tokenizer("llama3_1")

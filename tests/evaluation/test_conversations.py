@@ -7,6 +7,7 @@ from array import array
 from typing import Any
 
 import pytest
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from chats import chat_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from typer.testing import CliRunner
@@ -18,7 +19,7 @@ from rlobj.data import Problem
 from rlobj.evaluation import compare, regrade
 from rlobj.evaluation.report.page import write_page
 from rlobj.evaluation.responses import sample_and_grade
-from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
+from rlobj.models.embedded import SCRATCHPAD_ALPHABET
 from rlobj.rewards import Reward
 from rlobj.runs.evaluation_samples import Samples
 from rlobj.samplers import Response, SamplingSettings

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from pyarrow import parquet
 
 import rlobj
@@ -14,7 +15,7 @@ from rlobj.base.interleaved import own, whole
 from rlobj.insight.page.rows import read_rows
 from rlobj.insight.run_report.figures import figures
 from rlobj.insight.run_report.runs import read_runs
-from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
+from rlobj.models.embedded import SCRATCHPAD_ALPHABET
 from rlobj.runs.reading import read_records
 from rlobj.runs.tables import read_tables
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from pyarrow import parquet
 from runs import metrics
 
 import rlobj
 from rlobj import Call, Turn
 from rlobj.insight.page.rows import read_rows
-from rlobj.models.embedded import SCRATCHPAD_ALPHABET, build_policy, build_tokenizer
+from rlobj.models.embedded import SCRATCHPAD_ALPHABET
 from rlobj.runs.reading import read_records
 from rlobj.runs.tables import read_tables
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from datasets import Dataset
 from integrations.trl_runs import config
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rlobj.base.errors import ConfigError
 from rlobj.integrations.rewards import accuracy_reward, compute_score
-from rlobj.models.embedded import build_policy, build_tokenizer
 
 LETTERS = string.digits + string.ascii_letters + string.punctuation + " "
 SAID = [r"\boxed{1/2}", r"\boxed{0.5}", r"\boxed{3}", "I do not know"]

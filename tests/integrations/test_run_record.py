@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from ranks import on_ranks
 from runs import metrics
 from strategies import awkward_batch, fitting
@@ -17,7 +18,6 @@ import rlobj
 from rlobj import Objective, load_preset, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.integrations.run_record import RunRecord, observed_update
-from rlobj.models.embedded import build_tokenizer
 from rlobj.ranks import ProcessGroup as Comm
 from rlobj.runs.layout import record_file
 from rlobj.runs.reading import Record

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from integrations.trl_runs import (
     GRPOTrainer,
     alone,
@@ -28,7 +29,6 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from rlobj import RunError, load_preset
 from rlobj.integrations.trl import ObjectiveTrainer
-from rlobj.models.embedded import build_tokenizer
 
 DAPO = {"epsilon_high": 0.28}
 slow = partial(pytest.param, marks=pytest.mark.slow)

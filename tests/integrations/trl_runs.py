@@ -14,11 +14,11 @@ from datasets import Dataset
 from transformers import Qwen3ForCausalLM, TrainerCallback
 
 vllm = sys.modules.setdefault("vllm", None)  # type: ignore[arg-type]  # TRL imports it: 10 s
+from benchmarks.embedded_policy import build_policy, build_tokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 from rlobj import Objective, TokenBatch  # noqa: E402
 from rlobj.integrations.trl import ObjectiveMixin, ObjectiveTrainer  # noqa: E402
-from rlobj.models.embedded import build_policy, build_tokenizer  # noqa: E402
 
 if vllm is None:
     del sys.modules["vllm"]

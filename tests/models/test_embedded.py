@@ -7,7 +7,14 @@ import re
 
 import pytest
 import torch
-from benchmarks.embedded_policy import RECIPES, _table, demonstration, trained_policy
+from benchmarks.embedded_policy import (
+    RECIPES,
+    _table,
+    build_policy,
+    build_tokenizer,
+    demonstration,
+    trained_policy,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
@@ -16,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlobj.conversations.opening import Calculator
 from rlobj.data import DataConfig, load_problems
 from rlobj.data.tasks import TASKS
-from rlobj.models.embedded import ALPHABETS, build_policy, build_tokenizer, embedded_policy
+from rlobj.models.embedded import ALPHABETS, embedded_policy
 from rlobj.settings.building import build_config
 from rlobj.settings.presets import load_preset, preset_names
 from rlobj.settings.profiles import PROFILES

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks.embedded_policy import build_tokenizer
 
-from rlobj.models.embedded import ALPHABET, build_tokenizer
+from rlobj.models.embedded import ALPHABET
 from rlobj.models.scores import tokenizer_difference, with_end
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from tiny import save_tiny_policy, tiny_config
 
 import rlobj
 from rlobj.base.errors import ConfigError
 from rlobj.data import Problem
-from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.rewards import Reward
 from rlobj.training import run_training
 

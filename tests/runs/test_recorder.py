@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from ranks import on_ranks
 from runs import metrics, same, weights
 from strategies import awkward_batch, fitting
 from tiny import eight_steps
 
 from rlobj import load_preset
-from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.plan import EFFECTS
 from rlobj.ranks import ProcessGroup
 from rlobj.runs.columns import COLUMNS

@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from test_recorder import observed_of, record
 from tiny import tiny_config
 
 from rlobj.data.tasks import TASKS
-from rlobj.models.embedded import build_tokenizer
 from rlobj.ranks import ProcessGroup
 from rlobj.rewards import Graded
 from rlobj.runs.reading import read_records

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from benchmarks.embedded_policy import build_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rlobj.models.embedded import build_tokenizer
 from rlobj.runs.texts import TokenTexts
 
 TEXT = "The café costs 12 €; 日本語 and 🙂 too.\n\tA second line, " * 3

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from served import ONE_PROCESS, Served
 from vllm_tools import (
     NEEDS_VLLM,
@@ -22,7 +23,6 @@ from vllm_tools import (
 
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.models.adapters import adapter_weights, with_adapters
-from rlobj.models.embedded import build_tokenizer
 from rlobj.models.policy import Policy
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.syncing import Synchronizer

@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from forked import WITH_VLLM, run_ranks
 from vllm_tools import (
     NEEDS_VLLM,
@@ -33,7 +34,6 @@ from vllm_tools import (
 )
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.models.embedded import build_tokenizer
 from rlobj.samplers import SamplingSettings
 from rlobj.samplers.transformers import truncate
 from rlobj.samplers.vllm import VllmSampler, VllmSettings

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from runs import metrics
 from served import plain_server
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM, TOLERANCE, save_policy
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET, build_tokenizer
+from rlobj.models.embedded import ALPHABET, SCRATCHPAD_ALPHABET
 from rlobj.runs.tables import read_tables
 from rlobj.samplers.vllm.auth import KEY_VARIABLE
 from rlobj.samplers.vllm.connection import Connection, ServerGone

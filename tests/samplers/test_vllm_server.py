@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from forked import wait_until
 from screens import shows
 from served import ONE_PROCESS, READY, Served, command_line, gone, session
@@ -34,7 +35,6 @@ from vllm_tools import (
 )
 
 from rlobj.base.errors import ConfigError, RunError
-from rlobj.models.embedded import build_tokenizer
 from rlobj.samplers import Sent
 from rlobj.samplers.syncing import compare_live
 from rlobj.samplers.types import WeightsLost

@@ -211,7 +211,7 @@ def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
 
 
 def test_a_model_of_which_only_the_config_is_there_is_refused_before_the_problems(tmp_path):
-    from rlobj.models.embedded import build_policy
+    from benchmarks.embedded_policy import build_policy
 
     build_policy(0).config.save_pretrained(tmp_path)
     text = "has a config.json and no weights"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_policy
 from benchmarks.harness import ask
 from tiny import EIGHT
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, Qwen3Config
@@ -14,7 +15,6 @@ import rlobj
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.models.adapters import with_adapters
 from rlobj.models.checking import UnreadableModel
-from rlobj.models.embedded import build_policy
 from rlobj.settings.building import compose
 from rlobj.settings.run_config import LoraConfig, ModelConfig, RunConfig
 from rlobj.settings.sampling import DynamicSampling

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from runs import metrics, open_trainer, ranks, write_config
 from safetensors.torch import load_file, save_file
 from tiny import save_tiny_policy, tiny_config
@@ -16,7 +17,6 @@ from torch import Tensor
 
 import rlobj
 from rlobj import ConfigError
-from rlobj.models.embedded import build_tokenizer
 from rlobj.objectives.functional import divergence
 from rlobj.runs.tables import read_tables
 from rlobj.training import run_training

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_policy
 from runs import distance, metrics, ranks, weights, write_config
 from strategies import awkward_batch, fitting, gradients, leaf, objectives
 from tiny import WITHOUT_SCORES, tiny_config
 from torch import Tensor
 
 from rlobj import TokenBatch
-from rlobj.models.embedded import build_policy
 from rlobj.samplers import Response
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring import policy_scorer as scoring

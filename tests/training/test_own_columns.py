@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from runs import ROWS
 from tiny import tiny_config
 
@@ -16,7 +17,6 @@ import rlobj
 from rlobj import Objective, RunConfig, load_preset, read_tables
 from rlobj.base.errors import ConfigError, DataError, RunError
 from rlobj.insight.page.rows import read_rows
-from rlobj.models.embedded import build_tokenizer
 from rlobj.runs.tables import UpdateTable
 from rlobj.settings.building import compose
 from rlobj.settings.presets import merge

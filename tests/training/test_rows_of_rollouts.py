@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import restarts
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from restarts import TURNS, Delegates, prompt
 from runs import make_steps, metrics, ranks, same, weights, write_config
 from tiny import tiny_config
 
 import rlobj
-from rlobj.models.embedded import build_policy, build_tokenizer
 from rlobj.samplers import Feed, Request, Response, TransformersSampler, derive_seed
 from rlobj.samplers.response import ROWS
 from rlobj.settings.run_config import RunConfig

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.embedded_policy import build_tokenizer
 from runs import (
     ROWS,
     ROWS_TEMPLATE,
@@ -25,7 +26,6 @@ from tiny import save_tiny_policy, tiny_config
 import rlobj
 from rlobj import ConfigError, DataError, RunError
 from rlobj.base.yaml import dump_yaml, load_yaml
-from rlobj.models.embedded import build_tokenizer
 from rlobj.runs.checkpoints import checkpoints, write_manifest
 from rlobj.runs.configuration import read_run_config
 from rlobj.runs.tables import read_tables

@@ -10,13 +10,13 @@ import numpy
 import pytest
 import torch
 from benchmarks import graders
+from benchmarks.embedded_policy import build_tokenizer
 from harness import compose_config
 from tensordict import TensorDict
 from verl import DataProto
 from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
 
 from rlobj.integrations import rewards
-from rlobj.models.embedded import build_tokenizer
 
 PATHS = ["pkg://rlobj.integrations.rewards", str(Path(rewards.__file__))]
 

@@ -20,8 +20,7 @@ TEMPLATE = (
 def save_chat_policy(folder: Path) -> Path:
     """The embedded architecture, in which the ends of turns are likely and special tokens not."""
     import torch
-
-    from rlobj.models.embedded import build_policy, build_tokenizer
+    from benchmarks.embedded_policy import build_policy, build_tokenizer
 
     alphabet = string.digits + string.ascii_lowercase + "+=:; "
     policy, tokenizer = build_policy(0, alphabet), build_tokenizer(alphabet)
