@@ -45,7 +45,7 @@ class Close(Exception):
 
 
 class NotFinite(Exception):
-    """A population holds a number that is NaN or infinite."""
+    """A population holds a number that is NaN or infinite, or a sum decays by one not in [0, 1]."""
 
 
 class Approximate(NamedTuple):
@@ -203,6 +203,7 @@ class Reference:
             read += self.places(Level.ROLLOUT) if node.level < Level.RESPONSE else []
             if type(node).__name__ == "Scan":
                 self.values(node.value, self.places(node.level))
+                self.decays(node)
             elif type(node).__name__ in ("Aggregate", "Quantile", "Rank"):
                 [self.number(node, place) for place in read]
             elif type(node).__name__ in ("Quantified", "Cut", "MeanCut", "Sample"):
@@ -497,22 +498,38 @@ class Reference:
         return FUNCTIONS["/"](Approximate(sum(points)), Approximate(len(values)))
 
     def scan(self, node: Any, place: Place) -> Approximate | None:
-        place, step = self.lift(place, node.level), -1 if node.method == "prefix_sum" else 1
+        place, step = self.lift(place, node.level), -1 if node.method[0] == "p" else 1
         path = list(dict.fromkeys(self.lift(x, node.level) for x in self.tokens(self.rows(place))))
         if node.level == Level.TURN:  # through all rows
             path.sort(key=lambda place: place[1][1])
         else:
             path = [x for x in path if self.unit(node.by, x) == self.unit(node.by, place)]
         value, next_one = self.number(node.value, place), path.index(place) + step
-        if not 0 <= next_one < len(path):
-            return value
+        decay = Approximate(1) if node.decay == 1 else self.decay(node, place)
+        if value is None or decay is None or not 0 <= next_one < len(path):
+            return None if decay is None else value
         before = self.number(node, path[next_one])
-        decayed = before if node.decay == 1 else FUNCTIONS["*"](Approximate(node.decay), before)
+        if not node.method.endswith("sum"):
+            return FUNCTIONS[f"{node.method[7:]}imum"](value, before)
+        decayed = before if decay == Approximate(1) else FUNCTIONS["*"](decay, before)
         found = FUNCTIONS["+"](value, decayed)
         if found is None or not found.finite:
             return found
         size = abs(value.value) + abs(decayed.value)  # type: ignore[union-attr]
         return Approximate(found.value, found.error + 1e-15 * size)
+
+    def decay(self, node: Any, place: Place) -> Approximate | None:
+        """The decay of a sum at the place that receives it."""
+        decay = node.decay
+        return self.number(decay, place) if isinstance(decay, Expr) else Approximate(decay)
+
+    def decays(self, node: Any) -> None:
+        """Refuse a decay that is not in [0, 1] where it is defined."""
+        if isinstance(node.decay, Expr):
+            for decay in self.values(node.decay, self.places(node.level)).values():
+                [not_close(decay, Approximate(bound)) for bound in (0, 1)]
+                if not 0 <= decay.value <= 1:
+                    raise NotFinite
 
     # Rules.
 

@@ -391,6 +391,12 @@ def language() -> dict[str, Objective]:
         "rank by response": base.replace(shape=advantage * surprisal.rank(by="response")),
         "suffix sum": base.reweight(clip(exp(-gap.suffix_sum(decay=0.9)), 0.8, 1.2)),
         "prefix sum": base.keep(abs(gap).prefix_sum() < 1),
+        "prefix min": base.reweight(ratio.prefix_min()).keep(entropy.suffix_max() > 0.5),
+        "decay of tokens": base.reweight(clip(exp(gap.suffix_sum(decay=prob)), 0.8, 1.2)),
+        "decay of responses": base.replace(
+            shape="advantage + 0.1 * entropy.suffix_sum(decay=1 - 1 / length)"
+        ),
+        "decay of turns": base.keep(turn_reward.suffix_sum(decay=1 / (1 + turn)) > 0.4),
         "functions": base.reweight(
             maximum(sqrt(prob), minimum(prob**1.7, 0.5)) + log(1 + entropy) * sign(old_entropy)
         ),
@@ -463,6 +469,20 @@ cut_levels = turn_levels | by_token
 limits = st.sampled_from([0, 0.5, 1, 0.04, -1.25]) | st.floats(-10, 10)
 decays = st.sampled_from([1, 1.0, 0.9, 0.5]) | st.floats(0, 1, exclude_min=True)
 roundings = st.sampled_from(["ceil", "floor", "linear"])
+extremes = st.sampled_from(["prefix_min", "prefix_max", "suffix_min", "suffix_max"])
+
+
+def shares(numbers: Any) -> Any:
+    """Expressions that are a decay where they are defined, and now and then one that is not."""
+    return numbers.map(lambda x: clip(x, 0, 1)) | numbers.map(lambda x: clip(x, -1, 1))
+
+
+def _sum(name: str) -> Any:
+    def build(value: Any, decay: Any) -> Expr:
+        finer = isinstance(decay, Expr) and decay.level > value.level == Level.TURN
+        return getattr(value, name)(0.25 if finer else decay)
+
+    return build
 
 
 def _cut(side: str) -> Any:
@@ -522,12 +542,18 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
             levels,
         ),
         st.builds(when, rules, numbers, numbers),
-        st.builds(lambda x, decay: x.prefix_sum(decay), numbers, decays),
-        st.builds(lambda x, decay: x.suffix_sum(decay), numbers, decays),
+        st.builds(_sum("prefix_sum"), numbers, decays | shares(numbers)),
+        st.builds(_sum("suffix_sum"), numbers, decays | shares(numbers)),
         st.builds(
             lambda x, decay: x.suffix_sum(decay, by="turn"),
             numbers.filter(lambda x: x.level != Level.TURN),
-            decays,
+            decays | shares(numbers),
+        ),
+        st.builds(lambda x, name: getattr(x, name)(), numbers, extremes),
+        st.builds(
+            lambda x, name: getattr(x, name)(by="turn"),
+            numbers.filter(lambda x: x.level != Level.TURN),
+            extremes,
         ),
         *_aggregates(numbers, populations, "mean", "sum", "min", "max"),
         *_aggregates(rules, populations, "count", "share"),

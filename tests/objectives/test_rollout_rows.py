@@ -339,15 +339,26 @@ def test_a_rank_without_tables_fits_rollouts_without_rewards(
     assert plans[1].weights == ()
 
 
-def test_a_sum_over_turns_crosses_the_rows_of_a_rollout_on_all_ranks() -> None:
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("turn_reward.suffix_sum(decay=0.5)", lambda turn, reward, after: reward + 0.5 * after),
+        (
+            "turn_reward.suffix_sum(decay=1 / (1 + turn))",
+            lambda turn, reward, after: reward + after / (1 + turn),
+        ),
+        ("turn_reward.suffix_max()", lambda turn, reward, after: max(reward, after)),
+    ],
+)
+def test_a_scan_over_turns_crosses_the_rows_of_a_rollout_on_all_ranks(text: str, step: Any) -> None:
     batch = batch_of(TURNS, turn=TURN, turn_reward=torch.tensor(REWARD).double())
     parts = [batch.select([4, 1]), batch.select([3, 0, 2])]
     expected = {}
     for rollout, rewards in {0: [0.25, 0, 0.25, 0.5, 0.5], 1: [0.5, 0], 2: [1.0]}.items():
-        for turn in range(len(rewards)):
-            later = enumerate(rewards[turn:])
-            expected[rollout, turn] = sum(reward * 0.5**step for step, reward in later)
-    objective = Objective(shape=parse("turn_reward.suffix_sum(decay=0.5)"))
+        after = 0.0
+        for turn, reward in reversed([*enumerate(rewards)]):
+            expected[rollout, turn] = after = step(turn, reward, after)
+    objective = Objective(shape=parse(text))
     plans = on_ranks(2, lambda at: objective.plan([parts[at.rank]], comm=at))
     for part, plan in zip(parts, plans, strict=True):
         assert part.rollouts is not None

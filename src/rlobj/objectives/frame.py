@@ -665,51 +665,60 @@ class Frame:
 
     def _scan(self, node: nodes.Scan) -> Values:
         table, level = self.table, node.level
-        values = self._at(node.value, level)
-        self._check_finite(node.value, values, self._members(None, level), level)
         unit = table.turns if node.by == "turn" else table.responses
         unit = unit[table.turn_starts] if level == Level.TURN else unit
-        data, undefined, back = values.data.expand(len(unit)), values.undefined, slice(None)
-        if undefined is not None:
-            data = data.masked_fill(undefined, 0)
+        columns, back = self._scanned(node), slice(None)
         if level == Level.TURN and self.rollouts is not None:
-            unit, data, undefined, back = self._turns_of(self.rollouts, data.double(), undefined)
+            unit, columns, back = self._turns_of(self.rollouts, columns)
         sizes = unit.bincount()
         positions = torch.arange(len(unit), device=self.device) - (sizes.cumsum(0) - sizes)[unit]
-        if node.method == "suffix_sum":
-            positions = (sizes[unit] - 1 - positions).flip(0)
         longest = int(sizes.max()) if len(sizes) else 0
+        way, kind = node.method.split("_")
+        forward = way == "prefix"
+        ordered = (lambda x: x) if forward else (lambda x: x.flip(0))
+        positions = positions if forward else ordered(sizes[unit] - 1 - positions)
+        data, decay, undefined = map(ordered, columns)
+        if kind == "sum":
+            decay = decay if isinstance(node.decay, Number) else node.decay
+            data = statistics.scan(data, positions, decay, longest)
+        else:
+            data = statistics.scan_extremes(data, positions, kind == "max", longest)
+        data = ordered(data)[back].to(self.dtype)
+        if not bool(undefined.any()):
+            return self._finite(node, Values(data))
+        undefined = statistics.scan_extremes(undefined, positions, True, longest)
+        return self._finite(node, Values(data, ordered(undefined)[back].to(torch.uint8)))
 
-        def along(data: Tensor, decay: float) -> Tensor:
-            if node.method == "prefix_sum":
-                return statistics.scan(data, positions, decay, longest)[back]
-            return statistics.scan(data.flip(0), positions, decay, longest).flip(0)[back]
-
-        sums = along(data, node.decay).to(self.dtype)
-        if undefined is None:
-            return self._finite(node, Values(sums))
-        reached = along(undefined.double(), 1.0) > 0
-        return self._finite(node, Values(sums, reached.to(torch.uint8)))
+    def _scanned(self, node: nodes.Scan) -> Sequence[Tensor]:
+        """The numbers and decays of a scan, 0 where one is undefined, and where that is."""
+        level, decay = node.level, nodes.as_number(node.decay)
+        where = self._members(None, level)
+        values, decays = self._at(node.value, level), self._at(decay, level)
+        self._check_finite(node.value, values, where, level)
+        self._check_finite(decay, decays, where, level)
+        outside = decays.defined(where) & ((decays.data < 0) | (decays.data > 1))
+        self.refuse(outside, f"decay '{decay}' in '{node}' is not in [0, 1]", level)
+        flaw = worst(values.flaw, decays.flaw)
+        undefined = torch.zeros_like(where) if flaw is None else (flaw > 0).expand(where.shape)
+        return [*(x.data.masked_fill(undefined, 0) for x in (values, decays)), undefined]
 
     def _turns_of(
-        self, rollouts: Rollouts, data: Tensor, undefined: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        self, rollouts: Rollouts, columns: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor], Tensor]:
         """The turns of all ranks, in their order in each rollout.
 
         Returns:
-            The rollout of each turn, its number, where it is undefined, and the places of this
-            rank's turns.
+            The rollout of each turn, its values in the columns, and the places of this rank's
+            turns.
         """
         table, numbers = self.table, self.table.turn_numbers[self.table.turn_starts]
-        missing = torch.zeros_like(data) if undefined is None else undefined.double()
         names = torch.stack([rollouts.number[table.of_turns], numbers], 1)
         names, start = statistics.gather(names, self.comm)
-        columns, _ = statistics.gather(torch.stack([data, missing], 1), self.comm)
+        rows, _ = statistics.gather(torch.stack([x.double() for x in columns], 1), self.comm)
         order = names[:, 1].argsort(stable=True)
         order = order[names[order, 0].argsort(stable=True)]
-        back = order.argsort()[start : start + len(data)]
-        data, missing = columns[order].unbind(1)
-        return names[order, 0], data, missing > 0, back
+        back = order.argsort()[start : start + len(numbers)]
+        return names[order, 0], rows[order].unbind(1), back
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
         """Remember how many tokens, turns, responses or rollouts a cut selects, on all ranks."""

@@ -338,8 +338,8 @@ def shares_below(keys: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
     return torch.where(n[unit_of] > 1, shares, 0.5)[which][start : start + len(keys)]
 
 
-def scan(values: Tensor, positions: Tensor, decay: float, longest: int) -> Tensor:
-    """y_t = x_t + decay·y_{t−1} along each response, float64 [N].
+def scan(values: Tensor, positions: Tensor, decay: float | Tensor, longest: int) -> Tensor:
+    """y_t = x_t + d_t·y_{t−1} along each response, float64 [N].
 
     Partial sums of 1, 2, 4, ... rows are added in an order that only the position determines, so
     the result does not depend on the other responses.
@@ -347,16 +347,33 @@ def scan(values: Tensor, positions: Tensor, decay: float, longest: int) -> Tenso
     Args:
         values: x, [N].
         positions: each row's position in its response, from 0, [N].
-        decay: in (0, 1].
+        decay: d in [0, 1], one number, or one for each row that receives a sum, [N].
         longest: the number of rows of the longest response.
     """
     total, step = values.double(), 1
+    factor = decay.double() if isinstance(decay, Tensor) else decay
     while step < longest:
-        earlier = torch.zeros_like(total)
-        earlier[step:] = total[:-step]
-        total = total + torch.where(positions >= step, decay**step * earlier, 0.0)
+        total = total + torch.where(positions >= step, factor * _earlier(total, step), 0.0)
         step *= 2
+        if isinstance(factor, Tensor):
+            factor = factor * _earlier(factor, step // 2)
+        else:
+            factor = decay**step
     return total
+
+
+def scan_extremes(values: Tensor, positions: Tensor, largest: bool, longest: int) -> Tensor:
+    """The largest (or smallest) value so far along each response, [N]; the rest is as in `scan`."""
+    extreme, step, pick = values, 1, torch.maximum if largest else torch.minimum
+    while step < longest:
+        both = pick(extreme, _earlier(extreme, step))
+        extreme, step = torch.where(positions >= step, both, extreme), 2 * step
+    return extreme
+
+
+def _earlier(values: Tensor, step: int) -> Tensor:
+    """The value `step` rows before, 0 before the first one."""
+    return torch.cat([torch.zeros_like(values[:step]), values[:-step]])
 
 
 def hash_keys(columns: tuple[Tensor | int, ...], after: Tensor | int = 0) -> Tensor:

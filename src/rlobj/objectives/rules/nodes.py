@@ -323,21 +323,42 @@ class Number(Expr):
         """The largest value of a population; the arguments are those of `mean`."""
         return Aggregate("max", self, by, within)
 
-    def prefix_sum(self, decay: float = 1.0, by: Path = "response") -> Number:
-        """y_t = x_t + decay·y_{t−1} from the start of the response, decay in [0, 1].
+    def prefix_sum(self, decay: float | Number | str = 1.0, by: Path = "response") -> Number:
+        """y_t = x_t + d_t·y_{t−1} from the start of the response; d_t in [0, 1] is the decay.
 
         It goes from token to token, but from turn to turn, through all rows of a rollout, if the
         number has one value per turn: `turn_reward.prefix_sum()` counts the reward of each once.
         By turn, the sum starts again at the first token of each turn.
+
+        Args:
+            decay: a number, or an expression with its value at the token (or turn) that receives
+                the sum. A sum is also undefined from the token on where its decay is.
+            by: what it goes along.
         """
         return Scan("prefix_sum", self, decay, by)
 
-    def suffix_sum(self, decay: float = 1.0, by: Path = "response") -> Number:
-        """y_t = x_t + decay·y_{t+1} to the end of the response; the rest is as in `prefix_sum`.
+    def suffix_sum(self, decay: float | Number | str = 1.0, by: Path = "response") -> Number:
+        """y_t = x_t + d_t·y_{t+1} to the end of the response; the rest is as in `prefix_sum`.
 
         `turn_reward.suffix_sum(decay=0.9)` is the discounted return from the turn on.
         """
         return Scan("suffix_sum", self, decay, by)
+
+    def prefix_min(self, by: Path = "response") -> Number:
+        """The smallest value from the start of the response to the token, as in `prefix_sum`."""
+        return Scan("prefix_min", self, by=by)
+
+    def prefix_max(self, by: Path = "response") -> Number:
+        """The largest value from the start of the response to the token, as in `prefix_sum`."""
+        return Scan("prefix_max", self, by=by)
+
+    def suffix_min(self, by: Path = "response") -> Number:
+        """The smallest value from the token to the end of the response, as in `suffix_sum`."""
+        return Scan("suffix_min", self, by=by)
+
+    def suffix_max(self, by: Path = "response") -> Number:
+        """The largest value from the token to the end of the response, as in `suffix_sum`."""
+        return Scan("suffix_max", self, by=by)
 
 
 class Rule(Expr):
@@ -657,8 +678,15 @@ class Method(Expr):
         return f"{inside(value, ATOM)}.{self.method}({arguments})"
 
 
+def _decay(what: str, value: Any) -> float | Number:
+    decay = as_number(value) if isinstance(value, Expr | str) else value
+    decay = decay.value if isinstance(decay, Constant) else decay
+    return decay if isinstance(decay, Number) else _share(what, decay)
+
+
 _READ: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("fraction", "q", "decay"), _share),
+    **dict.fromkeys(("fraction", "q"), _share),
+    "decay": _decay,
     **dict.fromkeys(("at_least", "none_below"), _whole),
     "seed": lambda what, value: _whole(what, value, -(2**63)),
     "limit": lambda what, value: Constant(value).value,
@@ -898,18 +926,24 @@ class Quantified(Statistic, Rule):
 
 @dataclass(frozen=True)
 class Scan(Method, Number):
-    """A sum along the response or the turn; see `Number.prefix_sum`."""
+    """A sum or an extreme along the response or the turn; see `Number.prefix_sum`."""
 
-    method: Literal["prefix_sum", "suffix_sum"]
+    method: Literal[
+        "prefix_sum", "suffix_sum", "prefix_min", "prefix_max", "suffix_min", "suffix_max"
+    ]
     value: Number
-    decay: float = 1.0
+    decay: Any = 1.0  # of sums
     by: Path = "response"
     choices: ClassVar[Any] = {"by": get_args(Path)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.by == "turn" and self.level == Level.TURN:
+        turns = self.level == Level.TURN
+        if self.by == "turn" and turns:
             raise ConfigError(f"'{self.value}' has one value per turn; leave out by='turn'")
+        if turns and isinstance(self.decay, Number) and self.decay.level > Level.TURN:
+            several = f"one value per turn, and the decay '{self.decay}' one per token"
+            raise ConfigError(f"'{self.value}' has {several}. Use {self.decay.mean('turn')}")
 
     @cached_property
     def level(self) -> Level:
@@ -920,12 +954,13 @@ class Scan(Method, Number):
         return ["turn"] if self.by == "turn" else []
 
     def describe(self) -> str:
-        step = self.level.name.lower()
+        step, (way, kind) = self.level.name.lower(), self.method.split("_")
+        what = {"sum": "sum", "min": "smallest value", "max": "largest value"}[kind]
         span = f"{step} to the {self.by}'s end"
-        if self.method == "prefix_sum":
+        if way == "prefix":
             span = f"{self.by}'s start to the {step}"
         decay = f", times {self.decay} per {step} of distance" if self.decay != 1 else ""
-        return f"{self}: the sum of {self.value} from the {span}{decay}"
+        return f"{self}: the {what} of {self.value} from the {span}{decay}"
 
 
 def outside(rule: Rule) -> Rule:

@@ -12,6 +12,7 @@
     reward.mean(by="group")                    one number for each group: the pass rate
     (prob < 0.002).any(by="response")          true on all tokens of a response with such a token
     (logprob - old_logprob).suffix_sum()       the sum from the token to the response's end
+    ratio.prefix_min()                         the smallest one from the response's start on
     exp(x), log(x), sqrt(x), sign(x), abs(x), minimum(x, y), maximum(x, y), clip(x, low, high)
     when(surprisal.top(0.1), "W", 1)           a number per token; W is a controller's value
 
