@@ -40,6 +40,9 @@ from .objectives.advantages import TurnReturn as TurnReturn
 from .objectives.controllers import AdaptiveGate as AdaptiveGate
 from .objectives.controllers import Controller as Controller
 from .objectives.controllers import Gate as Gate
+from .objectives.critic import ClippedSquared as ClippedSquared
+from .objectives.critic import Gae as Gae
+from .objectives.critic import ValueLoss as ValueLoss
 from .objectives.divisors import Divisor as Divisor
 from .objectives.divisors import FixedLength as FixedLength
 from .objectives.divisors import PromptMean as PromptMean

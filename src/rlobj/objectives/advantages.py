@@ -103,6 +103,7 @@ class Advantage(Primitive):
     decoupled: ClassVar[bool] = False  # reads every reward, not only their sum
     nonnegative: ClassVar[bool] = False  # refuses a reward below 0
     by_turn: ClassVar[bool] = False  # reads the rewards of turns
+    of_tokens: ClassVar[bool] = False  # reads the columns of a table, see `rlobj.objectives.critic`
 
     def __call__(
         self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
@@ -331,7 +332,7 @@ class ExpectedPassAtK(Advantage):
 
 
 def _of_one_reward(part: Advantage) -> Advantage:
-    if part.by_turn or part.decoupled:
+    if part.by_turn or part.decoupled or part.of_tokens:
         raise ConfigError(f"'{part.kind}' cannot be a part; expected one such as group_normalized")
     return part
 

@@ -1,4 +1,4 @@
-"""Ratios, KLs, divergences and the norm of a token's gradient, as functions of tensors.
+"""Ratios, KLs, divergences, advantages of values and a token's gradient, as functions of tensors.
 
 The notation is that of `surrogates`. Limits are numbers, or tensors with one number per token, [N].
 """
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError, nearest
 from rlobj.objectives.divergences import DivergenceSettings
+from rlobj.objectives.statistics import scan
 
 Real = float | Tensor
 
@@ -76,6 +77,74 @@ def gradient_norm(logprobs: Tensor, collision: Tensor, weight: Tensor) -> Tensor
     Source: STAPO, arXiv:2602.15620, which bounds this norm.
     """
     return weight.abs() * (1 - 2 * logprobs.exp() + collision).clamp(min=0).sqrt()
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    gamma: float = 1.0,
+    lam: Real = 0.95,
+    bootstrap: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimates and the returns that a value is trained on, each [N].
+
+        δ_t = r_t + γ·V_{t+1} − V_t,   A_t = Σ_k (γλ)^k·δ_{t+k},   G_t = A_t + V_t
+
+    Sums are in float64, and end with the response; the results have the dtype of `values`.
+
+    Args:
+        rewards: r_t of each token, response after response, [N].
+        values: V_t, the value of the context before each token, [N].
+        lengths: tokens of each response, int [B]; 0 is allowed.
+        gamma: γ in [0, 1].
+        lam: λ in [0, 1], a number or one for each response, [B].
+        bootstrap: V after the last token of each response, [B]; None = 0, the end.
+
+    Raises:
+        BatchError: the shapes do not fit.
+
+    Source: Schulman et al. 2016, arXiv:1506.02438, eq. 11 and 16.
+
+    Example:
+        >>> rewards, values = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.25])
+        >>> gae(rewards, values, torch.tensor([2]), gamma=1.0, lam=1.0)
+        (tensor([0.5000, 0.7500]), tensor([1., 1.]))
+    """
+    lengths = torch.as_tensor(lengths, device=values.device)
+    size, ends = (int(lengths.sum()),), lengths.cumsum(0) - 1
+    if rewards.shape != size or values.shape != size:
+        shapes = f"rewards {list(rewards.shape)} and values {list(values.shape)}"
+        raise BatchError(f"{shapes}; expected {list(size)}, the sum of lengths")
+    for name, value in (("lam", lam), ("bootstrap", bootstrap)):
+        if isinstance(value, Tensor) and value.dim() and value.shape != lengths.shape:
+            raise BatchError(f"{name} is {list(value.shape)}; expected {list(lengths.shape)}")
+    last, before = ends[lengths > 0], values.double()
+    following = torch.nn.functional.pad(before[1:], (0, len(before) - len(before[1:])))
+    after = torch.zeros_like(lengths, dtype=torch.float64)
+    after = after if bootstrap is None else bootstrap.to(after)
+    following[last] = after[lengths > 0]
+    delta = rewards.double() + gamma * following - before
+    decay = gamma * torch.as_tensor(lam, dtype=torch.float64, device=delta.device)
+    decay = decay.expand(lengths.shape).repeat_interleave(lengths)
+    left = ends.repeat_interleave(lengths) - torch.arange(len(delta), device=delta.device)
+    longest = int(lengths.max()) if len(lengths) else 0
+    advantages = scan(delta.flip(0), left.flip(0), decay.flip(0), longest).flip(0)
+    return advantages.to(values.dtype), (advantages + before).to(values.dtype)
+
+
+def value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, clip: Real | None = None
+) -> Tensor:
+    """½·max((V − G)², (V_old + clamp(V − V_old, ±clip) − G)²), [N]; None = ½·(V − G)².
+
+    Source: PPO's value loss, as in verl's `compute_value_loss`.
+    """
+    loss = (values - returns).square()
+    if clip is not None:
+        near = old_values + (values - old_values).clamp(min=-clip, max=clip)
+        loss = torch.maximum(loss, (near - returns).square())
+    return 0.5 * loss
 
 
 _TOP = {"k": "top", "renormalise": "renormalise"}

@@ -2,7 +2,8 @@
 
     loss = − (1/Z) Σ m·ω·S(r, A)  +  Σ_k (1/Z_k) Σ c_k·P_k
 
-m keeps or drops a token, ω weights it, S is the surrogate, Z the divisor, P_k the penalties.
+m keeps or drops a token, ω weights it, S is the surrogate, Z the divisor, P_k the penalties and the
+losses of a value.
 `plan` reads a whole optimizer update once, without gradient, and fixes m, ω and Z. `loss` reads one
 micro-batch, with gradient. The losses of all micro-batches on all ranks add up to the objective of
 the whole update.
@@ -27,6 +28,7 @@ from rlobj.base.validation import Model
 from rlobj.objectives import needs, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
 from rlobj.objectives.controllers import ControllerFields
+from rlobj.objectives.critic import Gae, ValueField, ValueLoss, value_advantages, value_names
 from rlobj.objectives.divergences import DivergenceSettings
 from rlobj.objectives.divisors import DivisorField, TokenMean
 from rlobj.objectives.explanation import Explanation, explain
@@ -49,7 +51,7 @@ from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
-from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField
+from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField, Terms
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 State = Mapping[str, Any]
@@ -101,6 +103,8 @@ class Objective(Model):
     read the advantage before"""
     penalties: tuple[PenaltyField, ...] = ()
     """P_k: KL, entropy bonus, ..."""
+    values: tuple[ValueField, ...] = ()
+    """losses that train the value which the advantage reads"""
     controllers: ControllerFields = Field(default={})
     """numbers that change during the run, by name"""
     mismatch: MismatchField | None = None
@@ -128,7 +132,8 @@ class Objective(Model):
     @classmethod
     def _with_columns(cls, data: Any, handler: Any) -> Self:
         settings = data if isinstance(data, dict) else {}
-        scope = rules.Scope.of(settings.get("columns"), settings.get("scores"))
+        parts = settings.get("columns"), settings.get("scores")
+        scope = rules.Scope.of(*parts, value_names(settings))
         if "let" in settings:
             scope = rules.read_let(settings["let"] or {}, scope)
             data = settings | {"let": scope.named}
@@ -151,10 +156,15 @@ class Objective(Model):
         for name in self.columns:
             if name in taken or not (name.isidentifier() and name[0].islower()):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
-        yield from needs.score_name_mistakes(self.scores, [*self.columns])
+        values = [] if self.critic is None else [self.critic]
+        yield from needs.score_name_mistakes([*self.scores, *values], [*self.columns])
         yield from needs.against_mistakes(self.scores, self.terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
+        for term in self.values:
+            if not (isinstance(self.advantage, Gae) and self.advantage.value == term.value):
+                expected = f"advantage: {{kind: gae, value: {term.value}}}, got '{self.advantage}'"
+                yield f"values: a value is trained on the returns of its advantage; use {expected}"
         for rule in self.split_rules:
             if self.split_rules.count(rule) > 1:
                 yield f"split: '{rule}' is given twice, and its second phase would have no token"
@@ -210,7 +220,8 @@ class Objective(Model):
     @property
     def _scope(self) -> rules.Scope:
         """The names that expressions may read besides those of every table."""
-        return replace(rules.Scope.of(self.columns, self.scores), named=self.let)
+        values = [] if self.critic is None else [self.critic]
+        return replace(rules.Scope.of(self.columns, self.scores, values), named=self.let)
 
     @property
     def phases(self) -> "tuple[Objective, ...]":
@@ -280,7 +291,22 @@ class Objective(Model):
         """
         if not self.reads_rewards:
             return [table.replace(advantages=torch.zeros_like(table.logprobs)) for table in tables]
+        if isinstance(self.advantage, Gae):
+            return self._with_values(tables, comm or SingleProcess())
         return rollout_advantages(self.advantage, self.reward_kl, tables, comm or SingleProcess())
+
+    def _with_values(self, tables: Sequence[TokenBatch], comm: Comm) -> list[TokenBatch]:
+        """The tables with advantages and returns from a value."""
+        credited = [table.advantages is not None for table in tables]
+        facts = comm.sum(torch.tensor([sum(credited), len(tables)], dtype=torch.int64)).tolist()
+        if facts[0] not in (0, facts[1]):
+            raise BatchError("column 'advantages' is in some tables of the update, not in all")
+        if facts[0]:
+            return list(tables)
+        turns = all(None not in (t.turn, t.turn_reward) for t in tables) if tables else False
+        columns = {**self._columns["rewards"]}
+        columns |= dict.fromkeys(("turn", "turn_reward") * turns, f"the advantage {self.advantage}")
+        return value_advantages(self.advantage, columns, self.reward_kl, tables, comm)  # type: ignore[arg-type]
 
     def _graded(self, tables: Sequence[TokenBatch]) -> Sequence[TokenBatch]:
         """The tables; without rewards, which say what is undecided, if no part reads them."""
@@ -348,11 +374,42 @@ class Objective(Model):
             loss = loss + value
             name = f"loss/{penalty.name}"
             metrics[name] = metrics.get(name, 0) + value.detach()
+        if self.values:
+            values = self._value_loss(terms, plan)
+            loss, metrics = loss + values.loss, {**metrics, **values.metrics}
         if check:
             check_finite(table, loss)
         with torch.no_grad():
             measured, extremes = loss_metrics(surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
+
+    @_reporting
+    def value_loss(
+        self, table: TokenBatch, plan: Plan, index: int | None = None, *, check: bool = True
+    ) -> LossOutput:
+        """One micro-batch's share of the losses of the value alone, with gradient through
+        NAME_new_value.
+
+        The rest is as in `loss`, of which this is a part.
+        """
+        plan = plan.of(table, index)
+        [table] = self._graded([table])
+        output = self._value_loss(terms_of(table, plan), plan)
+        if check and not bool(output.loss.isfinite()):
+            table.finite(f"{self.critic}_new_value", "the loss of the value")
+        return output
+
+    def _value_loss(self, terms: Terms, plan: Plan) -> LossOutput:
+        shares = plan.value_shares[0]
+        weights = sum(shares, torch.zeros_like(terms.logprobs))
+        loss, clipped = torch.zeros_like(weights).sum(), torch.zeros_like(weights).bool()
+        for term, share in zip(self.values, shares, strict=True):
+            bound = bind(term, terms.values)
+            loss = loss + weighted_sum(share, bound(terms), term)
+            clipped = clipped | (bound.clipped(terms) & (share != 0))
+        share = clipped.sum().double() / max(plan.tokens, 1)
+        metrics = {"value/loss": loss.detach(), "value/clip_fraction": share}
+        return LossOutput(loss, weights, metrics)
 
     def responses_with_gradient(
         self, table: TokenBatch, plan: Plan, index: int | None = None
@@ -417,11 +474,16 @@ class Objective(Model):
         """The TokenBatch columns that `observe`, `plan` and `loss` read."""
         rewards = self._columns["rewards"].keys() if self.reads_rewards else set()
         return Needs(
-            observe=frozenset(self._columns["observe"].keys() - {"advantages"}),
-            plan=frozenset(rewards | self._columns["plan"].keys() - {"advantages"}),
+            observe=frozenset(self._columns["observe"].keys() - self._made),
+            plan=frozenset((rewards | self._columns["plan"].keys()) - self._made),
             loss=frozenset({"logprobs", *self._columns["loss"]}),
             rewards={node.name: who for who, node in self._nodes if isinstance(node, NamedReward)},
         )
+
+    @property
+    def _made(self) -> set[str]:
+        """The columns that `with_advantages` makes."""
+        return {"advantages", f"{self.critic}_return"}
 
     @property
     def _all_scores(self) -> tuple[str, ...]:
@@ -445,6 +507,16 @@ class Objective(Model):
             for score in self._all_scores
             if not ever.isdisjoint({score_column(score), *(f"{score}_{kind}" for kind in kinds)})
         )
+
+    @property
+    def critic(self) -> str | None:
+        """The score that is a value; None = the objective reads none."""
+        return self.advantage.value if isinstance(self.advantage, Gae) else None
+
+    @cached_property
+    def of_policy(self) -> "Objective":
+        """The objective without the losses of the value: what the policy is trained on."""
+        return self.replace(values=()) if self.values else self
 
     @cached_property
     def divergences(self) -> dict[str, tuple[str, DivergenceSettings]]:
@@ -491,13 +563,15 @@ class Objective(Model):
         of_mismatch = ("old_logprobs", "sampler_logprobs") if self.mismatch else ()
         return {
             "rewards": dict.fromkeys(("rewards", *of_turns), f"the advantage {self.advantage}")
-            | dict.fromkeys(of_kl, f"reward_kl {kl.coefficient}"),
+            | dict.fromkeys(of_kl, f"reward_kl {kl.coefficient}")
+            | self._value_columns,
             "observe": {
                 column: f"the controller {name}"
                 for name, controller in self.controllers.items()
                 for column in needs.read_columns(controller.needs(), self._all_scores)
             },
             "plan": dict.fromkeys(of_mismatch, f"the mismatch correction {self.mismatch}")
+            | {f"{t.value}_{kind}": t.kind for t in self.values for kind in ("value", "return")}
             | needs.rule_columns(self.expressions, self._all_scores),
             "loss": {
                 column: type(term).__name__
@@ -507,9 +581,19 @@ class Objective(Model):
         }
 
     @cached_property
+    def _value_columns(self) -> dict[str, str]:
+        """The columns of the advantage that reads a value, and of its expressions."""
+        if not isinstance(self.advantage, Gae):
+            return {}
+        lams = [(f"advantage.{path}", number) for path, number, _ in expressions(self.advantage)]
+        read = needs.rule_columns(lams, self._all_scores)
+        read.pop("advantages")
+        return self.advantage.columns() | read
+
+    @cached_property
     def expressions(self) -> list[tuple[str, rules.Expr]]:
         """Every rule and number, with the field that holds it."""
-        owners = (*self.terms.items(), ("mismatch", self.mismatch))
+        owners = (*self.terms.items(), ("mismatch", self.mismatch), ("advantage", self.advantage))
         fields: list[tuple[str, rules.Expr | None]] = [
             ("drop", self.drop_rule),
             ("keep", self.keep_rule),
@@ -518,8 +602,8 @@ class Objective(Model):
             *(("split", rule) for rule in self.split_rules),
             ("phase", self.phase),
             *(("surrogate", rule) for rule in self.surrogate.rules()),
-            *((penalty.kind, penalty.where) for penalty in self.penalties),
-            *((penalty.kind, penalty.coefficient) for penalty in self.penalties),
+            *((term.kind, term.where) for term in (*self.penalties, *self.values)),
+            *((term.kind, term.coefficient) for term in (*self.penalties, *self.values)),
             *(
                 (f"{who}.{path}", expression)
                 for who, primitive in owners
@@ -558,7 +642,8 @@ class Objective(Model):
         return {m.__code__.co_filename for methods in self.own_methods.values() for m in methods}
 
     @property
-    def terms(self) -> dict[str, Surrogate | Penalty]:
-        """The surrogate and the penalties, by their place in the configuration."""
+    def terms(self) -> dict[str, Surrogate | Penalty | ValueLoss]:
+        """The surrogate, the penalties and the values, by their place in the configuration."""
         penalties = {f"penalties.{i}": penalty for i, penalty in enumerate(self.penalties)}
-        return {"surrogate": self.surrogate, **penalties}
+        values = {f"values.{i}": value for i, value in enumerate(self.values)}
+        return {"surrogate": self.surrogate, **penalties, **values}

@@ -55,10 +55,12 @@ class Plan:
     Attributes:
         weights: m·ω/Z_t, [N] for each table; the policy loss is −Σ weights·S.
         penalties: c_k/Z_k on the penalty's tokens, 0 elsewhere, [N] for each table and penalty.
+        value_shares: c_k/Z_k of the losses of values, as `penalties`.
         advantages: A, [N] for each table.
         values: the values of the surrogate's rules and of expression-valued settings, [N] for each
             table, by their text.
-        empty: all weights of the update are 0, on all ranks. The trainer skips such an update.
+        empty: all weights and shares of penalties are 0, on all ranks. The trainer skips such an
+            update of the policy.
         tokens: number of tokens of decided responses, over all ranks.
         kept: number of tokens that the objective keeps, over all ranks.
         metrics: metrics of the whole update: fractions of selected tokens, controllers' values.
@@ -70,6 +72,7 @@ class Plan:
 
     weights: tuple[Tensor, ...]
     penalties: tuple[tuple[Tensor, ...], ...]
+    value_shares: tuple[tuple[Tensor, ...], ...]
     advantages: tuple[Tensor, ...]
     values: tuple[dict[str, Tensor], ...]
     empty: bool
@@ -132,6 +135,7 @@ class Plan:
             self,
             weights=(pick(self.weights),),
             penalties=(tuple(pick(shares) for shares in zip(*self.penalties, strict=True)),),
+            value_shares=(tuple(pick(s) for s in zip(*self.value_shares, strict=True)),),
             advantages=(pick(self.advantages),),
             values=({text: pick([v[text] for v in self.values]) for text in self.values[0]},),
             responses=(),

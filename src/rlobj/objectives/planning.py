@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import statistics
+from rlobj.objectives.critic import ValueLoss
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.mismatch import Mismatch
@@ -37,10 +38,15 @@ def make_plan(
     in_phase = kept & frame.rule(objective.phase)
     factor = _token_weights(frame, objective, in_phase)
     weights = token_shares(frame, objective.divisor, kept, in_phase, factor)
-    penalties = [_penalty_weights(frame, objective, penalty) for penalty in objective.penalties]
+    penalties, values_of = (
+        [_penalty_weights(frame, objective, term) for term in terms]
+        for terms in (objective.penalties, objective.values)
+    )
     shape = Column("advantage") if objective.shape is None else objective.shape
     advantages = frame.number(shape, "shape")
     values = fixed_values(frame, objective.terms, objective.surrogate.rules())
+    if objective.values:
+        values[f"{objective.critic}_return"] = frame.batch(f"{objective.critic}_return")
     frame.check()
     sizes = [len(table) for table in tables]
 
@@ -55,6 +61,7 @@ def make_plan(
     return Plan(
         weights=cut(weights),
         penalties=tuple(zip(*map(cut, penalties), strict=True)) or ((),) * len(sizes),
+        value_shares=tuple(zip(*map(cut, values_of), strict=True)) or ((),) * len(sizes),
         advantages=cut(advantages),
         values=tuple({text: parts[text][i] for text in parts} for i in range(len(sizes))),
         empty=acting_tokens == 0,
@@ -80,6 +87,8 @@ def _plan_metrics(objective: Any, tables: Sequence[TokenBatch], frame: Frame) ->
     }
     for text, (selected, population) in frame.selections.items():
         metrics[f"selected/{text}"] = selected / population if population else 0.0
+    if objective.values:
+        metrics |= _value_metrics(objective.critic, frame)
     unknown = frame.decided.new_zeros(0)
     for table in tables:  # which have these log-probs also if nothing reads them
         if table.sampler_logprobs is not None:
@@ -87,6 +96,21 @@ def _plan_metrics(objective: Any, tables: Sequence[TokenBatch], frame: Frame) ->
     if count := statistics.count(unknown, frame.comm):
         metrics["sampler/nan_tokens"] = float(count)
     return metrics
+
+
+def _value_metrics(name: str, frame: Frame) -> dict[str, float]:
+    """The mean of V_old, and 1 − var(G − V_old)/var(G), over the tokens of the update."""
+    values, returns = (frame.batch(f"{name}_{kind}").double() for kind in ("value", "return"))
+    where, comm = frame.decided, frame.comm
+
+    def variance(numbers: Tensor) -> float:
+        mean = statistics.exact_mean(numbers, where, comm)
+        return statistics.exact_mean((numbers - mean).square(), where, comm)
+
+    of_returns = variance(returns)
+    explained = 1 - variance(returns - values) / of_returns if of_returns else 0.0
+    mean = statistics.exact_mean(values, where, comm)
+    return {"value/mean": mean, "value/explained_variance": explained}
 
 
 def _token_weights(frame: Frame, objective: Any, where: Tensor) -> Tensor:
@@ -100,7 +124,7 @@ def _token_weights(frame: Frame, objective: Any, where: Tensor) -> Tensor:
     return omega
 
 
-def _penalty_weights(frame: Frame, objective: Any, penalty: Penalty) -> Tensor:
+def _penalty_weights(frame: Frame, objective: Any, penalty: Penalty | ValueLoss) -> Tensor:
     """c_k/Z_k on the penalty's tokens of this phase, 0 elsewhere, [N].
 
     Z_k counts the tokens of all phases, as in Lopti's release.

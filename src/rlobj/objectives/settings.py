@@ -30,16 +30,20 @@ class Bounds:
     Attributes:
         at_least: the smallest value.
         above: values must be larger.
+        at_most: the largest value.
         optional: whether null is a value.
     """
 
     at_least: float = -math.inf
     above: float = -math.inf
+    at_most: float = math.inf
     optional: bool = False
 
     def __str__(self) -> str:
         if self.above > -math.inf:
             return f"a number > {self.above:g}"
+        if self.at_most < math.inf:
+            return f"a number from {self.at_least:g} to {self.at_most:g}"
         return "a number" if self.at_least == -math.inf else f"a number >= {self.at_least:g}"
 
     def read(self, value: Any) -> float | Number | None:
@@ -56,13 +60,14 @@ class Bounds:
         number = read_number(value)
         if not isinstance(number, Constant):
             return number
-        if not (number.value >= self.at_least and number.value > self.above):
+        if self.outside(number.value):
             raise ConfigError(f"{expected}, got {value!r}")
         return float(number.value)
 
-    def outside(self, values: Tensor) -> Tensor:
-        """Which values are out of bounds, bool [N]."""
-        return ~((values >= self.at_least) & (values > self.above))
+    def outside(self, values: Any) -> Any:
+        """Whether a number is out of bounds, or which values are, bool [N]."""
+        inside = (values >= self.at_least) & (values > self.above) & (values <= self.at_most)
+        return inside ^ True
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -79,6 +84,8 @@ class Bounds:
 AnyNumber = Annotated[Any, Bounds()]
 NonNegative = Annotated[Any, Bounds(at_least=0)]
 Positive = Annotated[Any, Bounds(above=0)]
+Share = Annotated[Any, Bounds(at_least=0, at_most=1)]
+OptionalShare = Annotated[Any, Bounds(at_least=0, at_most=1, optional=True)]
 OptionalPositive = Annotated[Any, Bounds(above=0, optional=True)]
 OptionalAboveOne = Annotated[Any, Bounds(above=1, optional=True)]
 

@@ -16,19 +16,13 @@ from rlobj.samplers import Distribution, SamplingSettings
 from rlobj.samplers.vllm.settings import UNFITTED
 from rlobj.settings.layers import reward_of_environment
 from rlobj.settings.sampling import SamplingConfig
-from rlobj.settings.scores import ScoreField, with_names
+from rlobj.settings.scores import Lora, ScoreField, ValueConfig, with_names
 from rlobj.settings.training import TrainingConfig
 
 
-class LoraConfig(Model):
+class LoraConfig(Lora):
     """Train low-rank adapters instead of all weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""
 
-    rank: int = Field(default=16, ge=1)
-    """r, the rank of each update B·A"""
-    alpha: float = Field(default=32.0, gt=0)
-    """the update is alpha/r · B·A"""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """names of the linear layers that get an adapter"""
     sync: Literal["auto", "adapter", "merged"] = "auto"
     """what the sampler gets after an update: adapter = A and B alone; merged = all weights, with
     the update added (auto: adapter with vLLM, if it can take it)"""
@@ -223,6 +217,12 @@ class RunConfig(Model):
         if problems:
             raise InvalidFields(problems)
         return self
+
+    @property
+    def critic(self) -> ValueConfig | None:
+        """The value that the objective reads; None = it reads none."""
+        score = self.scores.get(str(self.objective.critic))
+        return score if isinstance(score, ValueConfig) else None
 
     @property
     def needs_answers(self) -> bool:

@@ -1,15 +1,71 @@
-"""The section `scores:` of a run: policies that score the tokens of its rollouts."""
+"""The section `scores:` of a run: policies and values that score the tokens of its rollouts."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from rlobj.base.addresses import Address
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.validation import InvalidFields, Model
 
 REQUIRED = "required"
+
+
+class Lora(Model):
+    """Train low-rank adapters instead of all weights (LoRA, Hu et al. 2021, arXiv:2106.09685)."""
+
+    rank: int = Field(default=16, ge=1)
+    """r, the rank of each update B·A"""
+    alpha: float = Field(default=32.0, gt=0)
+    """the update is alpha/r · B·A"""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """names of the linear layers that get an adapter"""
+
+
+class ValueConfig(Model):
+    """A value that is trained beside the policy: a backbone with a linear head of one number.
+
+    Settings of `training` that it has none of its own for, such as betas, are the same for both.
+    """
+
+    value: Literal[True]
+    """true: this score is a value, the expected reward after the context before a token"""
+    model: str = "policy"
+    """policy, a copy of the policy as it is before training; or hub id or folder of a model whose
+    tokenizer is the policy's. A token classification model of one label keeps its head"""
+    digest: str | None = None
+    """of the model's folder or file; a new run writes it here, and when it resumes it wants the
+    same one"""
+    learning_rate: float = Field(default=1e-5, gt=0)
+    """peak learning rate of its AdamW"""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """learning rate after warm-up, as in `training`"""
+    warmup_steps: int = Field(default=0, ge=0)
+    """steps of linear warm-up of its learning rate"""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """its gradients are clipped to this norm"""
+    value_warmup: int = Field(default=0, ge=0)
+    """steps at the start in which it is trained and the policy is not"""
+    updates: int = Field(default=1, ge=1)
+    """its optimizer updates for each mini-batch"""
+    range: tuple[float, float] | None = None
+    """[lowest, highest] of V = lowest + (highest − lowest)·(½ + arctan(z)/π); null = V is z, the
+    output of the head"""
+    lora: Lora | None = None
+    """train adapters on the backbone, and the head; null = train all weights"""
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether it starts from the policy's weights."""
+        return self.model == "policy"
+
+    @field_validator("range")
+    @classmethod
+    def _ascends(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and bounds[0] >= bounds[1]:
+            raise ConfigError(f"expected [lowest, highest], got {[*bounds]}")
+        return bounds
 
 
 class ScoreConfig(Model):
@@ -80,19 +136,33 @@ def is_template(prompt: str) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """`required` is a score whose model the run names."""
+    """A value has `value: true`; `required` is a score whose model the run names."""
     if value == REQUIRED:
-        return {}
-    if isinstance(value, Mapping) and value.get("kind") == REQUIRED:  # with settings above it
-        return {name: setting for name, setting in value.items() if name != "kind"}
-    return value
+        return ScoreConfig()
+    if isinstance(value, Model):
+        return value
+    if not isinstance(value, Mapping):
+        expected = "expected a mapping of settings, as in {name: value}"
+        raise ConfigError(f"{expected}, got {value!r}")
+    if _is_value(value):
+        return ValueConfig(**value)
+    if value.get("kind") == REQUIRED:  # with settings above it
+        value = {name: setting for name, setting in value.items() if name != "kind"}
+    return ScoreConfig(**value)
 
 
-ScoreField = Annotated[
-    ScoreConfig,
-    BeforeValidator(_read),
-    WithJsonSchema({"anyOf": [{"const": REQUIRED}, ScoreConfig.model_json_schema()]}),
-]
+def _is_value(entry: Any) -> bool:
+    return isinstance(entry, ValueConfig) or (isinstance(entry, Mapping) and "value" in entry)
+
+
+class _OrRequired:
+    """In the JSON schema of a score: it may be `required`, too."""
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"const": REQUIRED}, handler(schema)]}
+
+
+ScoreField = Annotated[ScoreConfig | ValueConfig, BeforeValidator(_read), _OrRequired()]
 
 
 def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,6 +172,8 @@ def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(entries := config.get(section), Mapping):  # null removes one
             filled[section] = {name: entry for name, entry in entries.items() if entry is not None}
         names, objective = filled.get(section), filled.get("objective", {})
+        if section == "scores" and isinstance(names, Mapping):  # a value belongs to the advantage
+            names = {name: entry for name, entry in names.items() if not _is_value(entry)}
         knows_names = isinstance(objective, Mapping) or hasattr(objective, section)
         if not (names and isinstance(names, Mapping) and knows_names):
             continue

@@ -189,14 +189,18 @@ class Scope:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, columns: Any, scores: Any) -> Scope:
-        """The scope of two settings of an objective; what is wrong in them is left out."""
+    def of(cls, columns: Any, scores: Any, values: Iterable[str] = ()) -> Scope:
+        """The scope of two settings of an objective; what is wrong in them is left out.
+
+        Each value NAME gives NAME_value and NAME_return.
+        """
         declared = (
             columns if isinstance(columns, Mapping) else dict.fromkeys(_texts(columns), "token")
         )
         known: dict[str, Any] = {
             **declared,
             **dict.fromkeys(score_columns(_texts(scores)), "token"),
+            **{f"{name}_{kind}": "token" for name in values for kind in ("value", "return")},
         }
         return cls({name: level for name, level in known.items() if level in get_args(ColumnLevel)})
 

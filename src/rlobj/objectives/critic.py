@@ -1,0 +1,221 @@
+"""Advantages that read a value, and the losses that train it.
+
+A value, such as V of a critic, belongs to a token: it is the expected reward after the context
+before the token. A score NAME that is a value gives a table's columns:
+
+    NAME_value        V_old, at the start of the step, [N]
+    NAME_bootstrap    V after the last token of a response that was cut, else 0, [B]
+    NAME_return       G, what the value is trained on, [N]; `Objective.with_advantages` adds it
+    NAME_new_value    V of the present weights with gradient, [N]; the losses of values read it
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from torch import Tensor
+
+from rlobj.base.primitives import Primitive
+from rlobj.objectives import functional, statistics
+from rlobj.objectives.advantages import Advantage, Weights
+from rlobj.objectives.divisors import DivisorField
+from rlobj.objectives.frame import Frame
+from rlobj.objectives.penalties import RewardKL
+from rlobj.objectives.rules import Number, NumberField, RuleField
+from rlobj.objectives.rules.columns import score_column
+from rlobj.objectives.rules.nodes import Constant
+from rlobj.objectives.settings import OptionalPositive, OptionalShare, Share
+from rlobj.objectives.statistics import Comm
+from rlobj.objectives.surrogates import Terms
+from rlobj.objectives.tokens import TokenBatch
+
+
+class Gae(Advantage):
+    """A_t = Σ_k (γλ)^k·δ_{t+k}, δ_t = r_t + γ·V_{t+1} − V_t, over the policy's tokens.
+
+    r_t is the reward at the response's last token, or the reward of a turn at the turn's last one,
+    minus the token's `reward_kl`. What an environment says between two turns is stepped over: the
+    next token is the next one that the policy wrote.
+
+    Source: arXiv:1506.02438 eq. 16; λ of the value apart from that of the policy: VAPO,
+    arXiv:2504.05118.
+    """
+
+    relative: ClassVar[bool] = False
+    of_tokens: ClassVar[bool] = True
+
+    value: str = "critic"
+    """the score that is V"""
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """γ, discount of the next token"""
+    lam: Share = 0.95
+    """λ, a number, or an expression with one value per response: `1 - 1 / (0.05 * length)`"""
+    lam_value: OptionalShare = None
+    """λ of the returns that the value is trained on, 1 = Monte Carlo; null = `lam`"""
+    whiten: bool = True
+    """(A − mean) / sqrt(var + 1e-8) over all response tokens, unbiased variance"""
+    truncated: Literal["zero", "bootstrap"] = "zero"
+    """V after the last token of a response that was cut: 0, or the value there"""
+
+    def __call__(
+        self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
+    ) -> Tensor:
+        """There is none without a table's values; `functional.gae` is the equation."""
+        raise TypeError(
+            "gae reads a table: use Objective(advantage=Gae()).with_advantages([table])"
+        )
+
+    @property
+    def group_relative(self) -> bool:
+        return False
+
+    def columns(self) -> dict[str, str]:
+        """The TokenBatch columns that it reads, each with what reads it."""
+        names = [f"{self.value}_value"]
+        names += [f"{self.value}_bootstrap"] if self.truncated == "bootstrap" else []
+        return dict.fromkeys(names, f"the advantage {self}")
+
+
+def value_advantages(
+    advantage: Gae,
+    columns: Mapping[str, str],
+    reward_kl: RewardKL,
+    tables: Sequence[TokenBatch],
+    comm: Comm,
+) -> list[TokenBatch]:
+    """The tables with the columns `advantages` and NAME_return; called by all ranks together.
+
+    Args:
+        advantage: A.
+        columns: the TokenBatch columns to read, each with what reads it.
+        reward_kl: what is subtracted from each token's reward.
+        tables: this rank's tables.
+        comm: the process group.
+    """
+    frame = Frame(tables, columns, comm)
+    table, name = frame.table, advantage.value
+    rewards = _token_rewards(frame, reward_kl)
+    values = frame.batch(f"{name}_value").double()
+    bootstrap = None
+    if advantage.truncated == "bootstrap":
+        column = f"{name}_bootstrap"
+        bootstrap = table.finite(column, f"the advantage {advantage}").double()
+    lengths = torch.where(frame.decided_responses, table.lengths, 0)
+    decided = frame.decided
+
+    def estimate(lam: Any, who: str) -> tuple[Tensor, Tensor]:
+        share = _by_response(frame, lam, who) if isinstance(lam, Number) else lam
+        parts = functional.gae(
+            rewards[decided], values[decided], lengths, advantage.gamma, share, bootstrap
+        )
+        whole = torch.zeros_like(values)
+        return tuple(whole.masked_scatter(decided, part) for part in parts)  # type: ignore[return-value]
+
+    advantages, returns = estimate(advantage.lam, "advantage.lam")
+    if advantage.lam_value is not None:
+        _, returns = estimate(advantage.lam_value, "advantage.lam_value")
+    frame.check()
+    if advantage.whiten:
+        mean = statistics.exact_mean(advantages, decided, comm)
+        centred = (advantages - mean).masked_fill(~decided, 0.0)
+        count = statistics.count(decided, comm)
+        variance = statistics.exact_sum(centred.square(), comm) / max(count - 1, 1)
+        advantages = centred / (variance + 1e-8) ** 0.5
+    sizes = [len(part) for part in tables]
+    pairs = zip(tables, advantages.split(sizes), returns.split(sizes), strict=True) if sizes else ()
+    return [
+        part.with_columns({f"{name}_return": goal.to(part.logprobs)}).credited(advantages=a)
+        for part, a, goal in pairs
+    ]
+
+
+def _token_rewards(frame: Frame, reward_kl: RewardKL) -> Tensor:
+    """r_t of each token, float64 [N]."""
+    table = frame.table
+    per_turn = table.turn_reward is not None and table.turn is not None
+    starts = table.turn_starts if per_turn else table.starts[table.lengths > 0]
+    ends = torch.cat([starts[1:], starts.new_tensor([len(table)])])[: len(starts)] - 1
+    column = table.turn_reward if per_turn else table.spread(table.reward())
+    rewards = torch.zeros(len(table), dtype=torch.float64, device=frame.device)
+    rewards[ends] = column.detach().double()[ends]  # type: ignore[union-attr]
+    if reward_kl.coefficient:
+        gap = frame.batch("old_logprobs") - frame.batch(score_column(reward_kl.against))
+        rewards = rewards - reward_kl.coefficient * gap.double()
+    return rewards.masked_fill(~frame.decided, 0.0)
+
+
+def _by_response(frame: Frame, number: Number, who: str) -> Tensor:
+    """The value of an expression in [0, 1] for each response, [B]."""
+    from rlobj.objectives.settings import bounds_of
+
+    bounds = bounds_of(Gae.model_fields["lam"])
+    assert bounds is not None
+    values = frame.number(number, who)
+    frame.refuse(frame.decided & bounds.outside(values), f"{who} '{number}' is not {bounds}")
+    first = frame.table.starts.clamp(max=max(len(values) - 1, 0))
+    return values[first] if len(values) else values.new_zeros(len(first))
+
+
+class ValueLoss(Primitive):
+    """Base class of the losses of a value: loss = ... + Σ_k (1/Z_k) Σ_{where} c_k·P_k.
+
+    They have a gradient by NAME_new_value alone, and none by the policy.
+    """
+
+    value: str = "critic"
+    """the score that is trained"""
+    coefficient: NumberField = Constant(1.0)
+    """c_k, a number or an expression"""
+    where: RuleField | None = None
+    """the tokens it acts on; null = all"""
+    divisor: DivisorField | None = None
+    """Z_k; null = the objective's divisor, over all tokens"""
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """P, [N], to be minimised."""
+        raise NotImplementedError
+
+    def clipped(self, terms: Terms) -> Tensor:
+        """The tokens in which the value's loss has no gradient because it is clipped, bool [N]."""
+        return torch.zeros_like(terms.logprobs, dtype=torch.bool)
+
+    def needs(self) -> tuple[str, ...]:
+        """TokenBatch columns that the loss reads; the plan has NAME_return."""
+        return f"{self.value}_new_value", f"{self.value}_value"
+
+
+ValueField = Annotated[SerializeAsAny[ValueLoss], BeforeValidator(ValueLoss.build)]
+
+
+class ClippedSquared(ValueLoss):
+    """P = ½·max((V − G)², (V_old + clamp(V − V_old, ±clip) − G)²).
+
+    Source: PPO, as in verl's `compute_value_loss` (clip 0.5) and in TRL (0.2).
+    """
+
+    clip: OptionalPositive = 0.2
+    """largest distance from V_old; null = not clipped"""
+
+    def __call__(self, terms: Terms) -> Tensor:
+        return functional.value_loss(*self._columns(terms), self.clip)
+
+    def clipped(self, terms: Terms) -> Tensor:
+        if self.clip is None:
+            return super().clipped(terms)
+        new, old, returns = self._columns(terms)
+        near = old + (new - old).clamp(-self.clip, self.clip)
+        return (near - returns).abs() > (new - returns).abs()
+
+    def _columns(self, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
+        new, old = (terms.table.column(name, type(self).__name__) for name in self.needs())
+        return new, old.detach(), terms.values[f"{self.value}_return"]
+
+
+def value_names(settings: Mapping[str, Any]) -> list[str]:
+    """The value that an objective's settings name; [] = none."""
+    advantage = settings.get("advantage")
+    advantage = {"kind": advantage} if isinstance(advantage, str) else advantage
+    if isinstance(advantage, Mapping) and advantage.get("kind") == Gae.kind:
+        return [str(advantage.get("value", Gae.model_fields["value"].default))]
+    return [advantage.value] if isinstance(advantage, Gae) else []
