@@ -2,17 +2,14 @@
 
 import math
 import random
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from pydantic import Field
 
 from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.showing import shown
-from rlobj.base.threads import DaemonThreads
 from rlobj.data import Problem
 from rlobj.rewards.functions import MAPPING, WRONG, Call, Function, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
@@ -75,29 +72,8 @@ def function_grader(
     """
     if not isinstance(settings, Custom):
         settings = Custom(target=name)
-    return _CustomGrader(_Here(function, name, settings), name, settings)
-
-
-class _Here:
-    """Calls a function in this process; calls from several threads do not overlap."""
-
-    def __init__(self, function: Callable[..., Any], name: str, settings: Custom) -> None:
-        limits = settings.batched, settings.deadline, settings.concurrency
-        self._function, self._lock = Function(function, name, *limits), threading.Lock()
-
-    def outcomes(self, calls: Sequence[Call]) -> Iterator[Outcome]:
-        """Make the calls; what became of each, in their order."""
-        with self._lock:
-            if self._function.is_async:  # in a thread, as this one may have an event loop
-                work = DaemonThreads().submit(lambda: [*self._function.outcomes(calls)])
-                yield from work.result()
-            else:
-                yield from self._function.outcomes(calls)
-
-    def close(self) -> None:
-        """Close the event loop, unless an interrupted call is still there."""
-        with suppress(RuntimeError):
-            DaemonThreads().submit(self._function.close).result()
+    limits = settings.batched, settings.deadline, settings.concurrency
+    return _CustomGrader(Function(function, name, *limits), name, settings)
 
 
 class _InProcess:
@@ -159,7 +135,7 @@ class _InProcess:
 
 
 class _CustomGrader(Grader):
-    def __init__(self, function: _Here | _InProcess, name: str, settings: Custom) -> None:
+    def __init__(self, function: Function | _InProcess, name: str, settings: Custom) -> None:
         self.batched, self._name, self._deadline = settings.batched, name, settings.deadline
         self._function, self._says_right = function, None
         self._failures = Failures("rewards.max_failures", settings.max_failures)

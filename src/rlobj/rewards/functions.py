@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import math
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from rlobj.base.errors import ConfigError, counted, nearest
 from rlobj.base.seeds import seed_generators
 from rlobj.base.showing import place_of, shown
 from rlobj.base.targets import import_target
+from rlobj.base.threads import DaemonThreads
 from rlobj.workers.worker import Failure
 
 _KEYS = ("reward", "correct", "columns", "feedback")
@@ -86,22 +88,28 @@ class Function:
         self.is_async = any(map(inspect.iscoroutinefunction, (function, called)))
         self.place = place_of(function)
         self._takes_turns = _takes(function, TURNS)
-        self._runner = asyncio.Runner()
+        self._runner, self._lock = asyncio.Runner(), threading.Lock()
 
     def outcomes(self, calls: Sequence[Call]) -> Iterator[Outcome]:
-        """Make calls, each when its outcome is asked for; of an `async` function, all together."""
-        if self.is_async:
-            yield from self._runner.run(self._together(calls))
-            return
-        for call in calls:
-            try:
-                yield self._settled(call, self._called(call))
-            except (Exception, SystemExit) as error:
-                yield self._failed(error)
+        """Make calls, each when its outcome is asked for; of an `async` function, all together.
+
+        Those of several threads do not overlap.
+        """
+        with self._lock:
+            if self.is_async:  # in a thread, as this one may have an event loop
+                work = DaemonThreads().submit(self._runner.run, self._together(calls))
+                yield from work.result()
+                return
+            for call in calls:
+                try:
+                    yield self._settled(call, self._called(call))
+                except (Exception, SystemExit) as error:
+                    yield self._failed(error)
 
     def close(self) -> None:
-        """Cancel what runs in the event loop, and close it."""
-        self._runner.close()
+        """Cancel what runs in the event loop, and close it, unless a call was interrupted."""
+        with contextlib.suppress(RuntimeError):
+            DaemonThreads().submit(self._runner.close).result()
 
     def _called(self, call: Call) -> Any:
         columns = call.columns
