@@ -42,24 +42,18 @@ def tokens(name: str, value: float, row: str) -> Measure:
 def averaged(name: str, row: str, estimate: Estimate | MacroAverage) -> list[Measure]:
     """avg@n or a mean reward, with its interval and standard errors."""
     shares, (low, high, _) = estimate.shares, estimate.interval
-    measures = [
+    ends = number_range(low, high, shares)
+
+    def error(end: str, value: float, what: str) -> Measure:
+        text = number(value or math.nan, shares)  # 0 says only that all values are equal
+        return Measure(f"{name}_{end}", value, f"standard error, {what} problems", text)
+
+    return [
         Measure(name, estimate.mean, row, number(estimate.mean, shares)),
-        Measure(
-            f"{name}_interval",
-            [low, high],
-            "95% interval, similar problems",
-            number_range(low, high, shares),
-        ),
+        Measure(f"{name}_interval", [low, high], "95% interval, similar problems", ends),
+        error("stderr", estimate.stderr, "similar"),
+        error("stderr_sampling", estimate.stderr_sampling, "same"),
     ]
-    errors = {
-        "_stderr": ("similar problems", estimate.stderr),
-        "_stderr_sampling": ("same problems", estimate.stderr_sampling),
-    }
-    for end, (what, error) in errors.items():
-        # An error of 0 says only that all values are equal.
-        text = number(error or math.nan, shares)
-        measures.append(Measure(f"{name}{end}", error, f"standard error, {what}", text))
-    return measures
 
 
 def at_k(name: str, row: str, estimate: Estimate, problems: int) -> list[Measure]:
