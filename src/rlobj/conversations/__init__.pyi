@@ -3,8 +3,6 @@ from .box import calculator as calculator
 from .box import python as python
 from .calls import CallReader as CallReader
 from .environment import Call as Call
-from .environment import Environment as Environment
-from .environment import Message as Message
 from .environment import Turn as Turn
 from .methods import MethodEnvironment as MethodEnvironment
 from .methods import ToolEnvironment as ToolEnvironment

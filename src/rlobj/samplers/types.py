@@ -18,8 +18,6 @@ from rlobj.base.validation import Model
 from rlobj.samplers.response import Response
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rlobj.samplers.weights import Live, Received
 
 
@@ -288,7 +286,7 @@ class Sampler(Protocol):
         """
         ...
 
-    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def sync(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
         """Load new weights, and mark later samples with their version.
 
         Args:

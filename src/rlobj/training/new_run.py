@@ -20,7 +20,7 @@ from rlobj.data.tasks import TASKS
 from rlobj.models.location import gguf_digest, require_model
 from rlobj.models.score_sources import resolved_score
 from rlobj.objectives.objective import Objective
-from rlobj.runs.checkpoints import checkpoints, named_checkpoint
+from rlobj.runs.checkpoints import checkpoints, named_checkpoint, newest_sound, require_sound
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import in_another_trainer, is_run
 from rlobj.runs.run_folder import RunFolder
@@ -107,8 +107,6 @@ def start_from(
             settings.pop(name, None)
     if step or checkpoints(path) or in_another_trainer(path):
         checkpoint = named_checkpoint(path, step or None)
-        from rlobj.runs.checkpoints import newest_sound, require_sound
-
         if step:
             require_sound(checkpoint)
         else:

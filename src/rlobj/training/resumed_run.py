@@ -8,6 +8,7 @@ from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.launched import started_processes
 from rlobj.base.paths import step_of
 from rlobj.base.targets import without_imports
+from rlobj.runs.checkpoints import newest_sound
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import how_to_continue, in_another_trainer
 from rlobj.runs.run_folder import RunFolder
@@ -48,8 +49,6 @@ def open_resumed(
         stored = settings_of(RunConfig(**recorded))
     config = trusted_config(run, [("run", stored), *changes], from_caller, trust)
     _require_same_objects(run, stored, again, _recorded_objects(config))
-    from rlobj.runs.checkpoints import newest_sound
-
     newest = newest_sound(RunFolder(run).path)
     steps, done = config.training.steps, step_of(newest) if newest else 0
     if steps < done:
