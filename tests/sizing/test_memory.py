@@ -9,7 +9,13 @@ import torch
 from benchmarks.embedded_policy import build_policy
 from benchmarks.harness import ask
 from tiny import EIGHT
-from transformers import DistilBertConfig, DistilBertForSequenceClassification, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    Qwen3Config,
+)
 
 import rlobj
 from rlobj.base.errors import ConfigError, Setting
@@ -133,6 +139,79 @@ def test_copies_and_vllm_are_counted_where_a_run_has_them():
     assert saved == 2 * EIGHT.total
 
 
+def with_value(**settings: Any) -> dict[str, Any]:
+    """Sections of a run with a value."""
+    values = [{"kind": "clipped_squared"}]
+    objective = {"advantage": {"kind": "gae"}, "values": values, "penalties": []}
+    return {"objective": objective, "scores": {"critic": {"value": True, **settings}}}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_parameters_of_a_value_are_those_of_a_classifier_of_tokens_with_one_label(tied):
+    config = Qwen3Config(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=99)
+    config.tie_word_embeddings = tied
+    with torch.device("meta"):
+        policy = AutoModelForCausalLM.from_config(config)
+        config.num_labels = 1
+        value = AutoModelForTokenClassification.from_config(config)
+    size = Size.of(policy, None).of_value()
+    assert size.total == sum(parameter.numel() for parameter in value.parameters())
+    assert size.ends == 64 * 99
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "kept"),
+    [("ddp", 1, 12), ("ddp", 8, 16), ("zero2", 4, 7), ("zero3", 4, 4), ("fsdp2", 8, 1.5)],
+)
+def test_a_value_adds_its_weights_and_moments_to_each_phase(strategy, ranks, kept):
+    """Its update comes after the policy's, whose gradients and activations are freed then."""
+    value = EIGHT.of_value()
+    alone = estimate(run(objective={"penalties": []}), EIGHT, strategy, ranks, 80 * GIB)
+    both = estimate(run(**with_value()), EIGHT, strategy, ranks, 80 * GIB)
+    assert both.parts["value critic"] == (kept * value.total,) * 4
+    assert max(both.parts["larger update of the value"]) < 1e-5 * GIB  # of its head
+    assert both.needed.backward - alone.needed.backward == kept * value.total
+    adapted = estimate(run(**with_value(lora={"rank": 2})), EIGHT, "ddp", 1, 80 * GIB)
+    frozen = adapted.parts["value critic"].sampling
+    assert frozen == 4 * value.total + 12 * 2 * EIGHT.adapters
+
+
+def test_a_larger_value_needs_more_for_its_update(tmp_path):
+    config = Qwen3Config(hidden_size=512, num_hidden_layers=9, intermediate_size=999, vocab_size=99)
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    value = Size.named(ModelConfig(name=str(tmp_path)), local=True).of_value()
+    small = Size(1_000_000, 0, 2, 64, 64, 64, 2, 256, 99, tied=True)
+    settings = run(**with_value(model=str(tmp_path)), training={"micro_batch_tokens": 4096})
+    parts = estimate(settings, small, "ddp", 1).parts
+    assert parts["value critic"].sampling == 12 * value.total
+    policy, its = MicroBatch(small, 4096), MicroBatch(value, 4096, logits=False)
+    gradients = 4 * (value.total - small.total)
+    more = its.kept() + its.backward() - policy.kept() - policy.backward()
+    assert parts["larger update of the value"].backward == pytest.approx(gradients + more)
+
+
+def test_a_value_of_the_policys_size_offloads_as_much_as_the_policy():
+    offload = {"training": {"offload": "cpu"}}
+    alone = estimate(run(**offload), EIGHT, "zero2", 4, 80 * GIB)
+    both = estimate(run(**with_value(), **offload), EIGHT, "zero2", 4, 80 * GIB)
+    assert both.parts["value critic"].sampling == 4 * EIGHT.of_value().total
+    assert both.host - alone.host == pytest.approx(5 * EIGHT.of_value().total)
+
+
+def test_what_is_chosen_fits_the_policy_and_its_value():
+    half = Size(500_000_000, 0, 24, 896, 896, 128, 14, 4864, 151936, tied=True)
+    cards = Cards(2, 12 * GIB)
+    several = {"sampling": {"engine": "vllm-server", "max_tokens": 1024}}
+    alone, both = (
+        {each.setting: each.value for each in choose(config, half, cards)}
+        for config in (run(**several), run(**several, **with_value()))
+    )
+    assert (alone["training.strategy"], both["training.strategy"]) == ("ddp", "fsdp2")
+    config = with_settings(run(**several, **with_value()), both)
+    assert estimate(config, half, "fsdp2", 2, cards.bytes).fits
+
+
 @pytest.mark.parametrize(
     ("text", "count", "memory", "kind"),
     [
@@ -159,6 +238,9 @@ def test_activations_of_qwen3_8b_by_hand():
     assert half.kept() == 36 * half.layer() + 100 * 3 * 4 * 4096
     assert half.tile() == 1.5 * 100 * 4 * 151936  # less than 512 MiB
     assert MicroBatch(EIGHT, 16384, half=True).tile() == 1.5 * 512 * 2**20
+    value = MicroBatch(EIGHT.of_value(), 16384, half=True, logits=False)
+    assert (value.tile(), value.kept()) == (0, MicroBatch(EIGHT, 16384, half=True).kept())
+    assert value.backward() == 16384 * 2 * 2 * 12288 + 2 * 16384 * 4 * 4096  # inside its MLP
 
 
 def test_tokens_and_hours_of_qwen3_8b_by_hand():
@@ -195,6 +277,11 @@ def test_tokens_and_hours_of_qwen3_8b_by_hand():
         for more in ({}, several, without)
     ]
     assert scoring == pytest.approx([0, forward, 0])
+    parts = with_settings(run(**with_value(updates=2)), {"sampling.engine": "vllm"})
+    critic = with_settings(config, {"objective": parts.objective, "scores": parts.scores})
+    body = forward * (1 - 2 * 151936 * 4096 / (2 * computing + 2 * 36 * 4096 * 1280))
+    values = work(critic, EIGHT, memory, cards).seconds["value"]
+    assert values == pytest.approx((1 + 2 * 4) * body, rel=1e-3)
     slow = work(with_settings(config, {"sampling.engine": "transformers"}), EIGHT, memory, cards)
     assert slow.seconds["generation"] == 2048 * 0.025  # eight responses at a time
 

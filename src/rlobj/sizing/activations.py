@@ -24,6 +24,7 @@ class MicroBatch:
         half: linear layers compute in bfloat16, under autocast, on a GPU.
         lora: only adapters are trained.
         recompute: layers keep only their input.
+        logits: there is a head of the vocabulary; False = one of a single number, for a value.
     """
 
     size: Size
@@ -31,6 +32,7 @@ class MicroBatch:
     half: bool = False
     lora: bool = False
     recompute: bool = False
+    logits: bool = True
 
     @property
     def word(self) -> int:
@@ -67,6 +69,8 @@ class MicroBatch:
 
     def tile(self) -> float:
         """Bytes of a tile of logits, with its gradient in half precision."""
+        if not self.logits:
+            return 0.0
         chunk = DEVICE_CHUNK_BYTES if self.half else CPU_CHUNK_BYTES
         columns = min(tile_columns(self.tokens, chunk), self.size.vocab)
         return self.tokens * columns * WORD * (1.5 if self.half else 1)
@@ -80,10 +84,11 @@ class MicroBatch:
         """
         size, wide = self.size, self.tokens * WORD * self.size.hidden
         head = 0 if self.lora else WORD * size.matrix
-        waiting = head * size.tied
+        scorer = head * self.logits
+        waiting = scorer * size.tied
         inside = self.tokens * 2 * self.word * size.inner + 2 * wide
         layer = inside + (self.layer() if self.recompute else 0)
-        return max(head + self.tile() + 2 * wide, waiting + layer, waiting + head - self.kept())
+        return max(scorer + self.tile() + 2 * wide, waiting + layer, waiting + head - self.kept())
 
     def forward(self) -> float:
         """Bytes of the largest tensors of a forward pass without gradient."""

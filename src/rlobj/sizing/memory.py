@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from rlobj.base.errors import ConfigError, reported, warn
@@ -11,9 +11,9 @@ from rlobj.models.checking import UnreadableModel
 from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
 from rlobj.settings.run_config import PLAIN, ModelConfig, RunConfig
-from rlobj.settings.scores import ScoreConfig
+from rlobj.settings.scores import Lora, ScoreConfig
 from rlobj.sizing.activations import WORD, MicroBatch
-from rlobj.sizing.sizes import GIB, Size, classifier_parameters
+from rlobj.sizing.sizes import GIB, Size, classifier_size
 
 MARGIN = 0.08
 """Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
@@ -30,7 +30,9 @@ VLLM_WORK = 2 * GIB
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
 OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
 """What `training.offload` moves to the host."""
-BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values")
+LARGER = "larger update of the value"
+"""What an update of the value needs more than one of the policy, which comes before it."""
+BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values", LARGER)
 """The parts that depend on how long responses are, here the longest."""
 PROCESS = 3 * GIB
 """Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
@@ -104,8 +106,42 @@ def estimate(
         card: bytes of the GPU; None = there is none, and a run on the CPU computes in float32.
     """
     sharded = ranks if strategy in ("zero3", "fsdp2") else 1
-    lora = config.model.lora
-    trained = size.total if lora is None else lora.rank * size.adapters
+    batch = micro_batch(config, size, ranks, card)
+    parts, moved = _training(config, batch, config.model.lora, strategy, ranks, card)
+    copied = _copied(size, config.model.lora, ranks)
+    if config.critic is not None:
+        lora, value = config.critic.lora, value_size(config, size)
+        passed = replace(batch, size=value, lora=lora is not None, logits=False)
+        of_value, more = _training(config, passed, lora, strategy, ranks, card)
+        always, others = (sum(map(min, uses.values())) for uses in (of_value, parts))
+        pairs = zip(Memory(of_value, card).needed, Memory(parts, card).needed, strict=True)
+        larger = [max(0.0, its - always - (own - others)) for its, own in pairs]
+        parts |= {f"value {config.objective.critic}": Use.always(always), LARGER: Use(*larger)}
+        moved, copied = moved + more, max(copied, _copied(value, lora, ranks))
+    trained = _trained(size, config.model.lora)
+    for name in sorted(config.objective.read_scores):
+        score = config.scores.get(name, ScoreConfig())
+        if kept := _score_bytes(name, config, size, trained, card) / sharded:
+            label = "reference model" if score.required else f"score {name}"
+            parts[label] = Use.always(kept)
+    for reward in config.rewards.parts:  # whole in each process, if it has no device of its own
+        if isinstance(reward, RewardModel) and not reward.device:
+            total = (_named("rewards.model", reward.model, classifier=True) or size).total
+            label = f"reward model {reward.name or ''}".rstrip()
+            parts[label] = Use.always(total * (4.0 if card is None else 2.0))
+    return _with_sampler(config, size, parts, ranks, card, PROCESS + copied + moved)
+
+
+def _training(
+    config: RunConfig,
+    batch: MicroBatch,
+    lora: Lora | None,
+    strategy: str,
+    ranks: int,
+    card: int | None,
+) -> tuple[dict[str, Use], float]:
+    """The parts of a model that is trained, and the bytes of the host that offload takes."""
+    size, trained = batch.size, _trained(batch.size, lora)
     parts = dict(_states(trained, size, strategy, ranks))
     stored = WORD * trained / (1 if strategy == "ddp" else ranks)
     if not card:  # on a CPU the squares of a tensor at a time
@@ -114,31 +150,37 @@ def estimate(
     offload = card and config.training.offload == "cpu" and strategy in ("zero2", "zero3")
     moved = sum(parts.pop(name, Use()).optimizer for name in OFFLOADED) if offload else 0.0
     if lora is not None:
+        sharded = ranks if strategy in ("zero3", "fsdp2") else 1
         parts["frozen weights"] = Use.always(WORD * size.total / sharded)
-    for name in sorted(config.objective.read_scores):
-        score = config.scores.get(name, ScoreConfig())
-        if kept := _score_bytes(name, config, size, trained, card) / sharded:
-            label = "reference model" if score.required else f"score {name}"
-            parts[label] = Use.always(kept)
-    for reward in config.rewards.parts:  # whole in each process, if it has no device of its own
-        if isinstance(reward, RewardModel) and not reward.device:
-            total = _parameters("rewards.model", reward.model, classifier=True) or size.total
-            label = f"reward model {reward.name or ''}".rstrip()
-            parts[label] = Use.always(total * (4.0 if card is None else 2.0))
-    batch = micro_batch(config, size, ranks, card)
     parts["activations"] = Use(backward=batch.kept())
     tile, work = batch.tile(), batch.backward()
     parts["tile of logits"] = Use(0, tile, tile, 0)
     parts["temporary tensors"] = Use(0, max(batch.forward() - tile, 0), work - tile, 0)
     if batch.half:
         inside = 2.0 * (size.total - size.ends)
-        sampling = inside if config.sampling.engine == "transformers" else 0.0
+        samples = batch.logits and config.sampling.engine == "transformers"
         layer = inside if strategy.startswith("zero") else inside / max(size.layers, 1)
         update = layer if batch.recompute else inside  # DeepSpeed's autocast keeps its copies
-        parts["weights in bfloat16"] = Use(sampling, layer, update, 0)
-    # A matrix while the model is loaded; for a checkpoint, weights and moments are copied.
-    copied = max(WORD * size.matrix, WORD * (size.total + 2 * trained) / ranks)
-    return _with_sampler(config, size, parts, ranks, card, PROCESS + copied + moved)
+        parts["weights in bfloat16"] = Use(inside if samples else 0.0, layer, update, 0)
+    return parts, moved
+
+
+def _trained(size: Size, lora: Lora | None) -> int:
+    return size.total if lora is None else lora.rank * size.adapters
+
+
+def _copied(size: Size, lora: Lora | None, ranks: int) -> float:
+    """Bytes of a matrix while a model is loaded, or of weights and moments for a checkpoint."""
+    return max(WORD * size.matrix, WORD * (size.total + 2 * _trained(size, lora)) / ranks)
+
+
+def value_size(config: RunConfig, size: Size) -> Size:
+    """The size of the value that the objective reads; a copy of the policy is as large as it."""
+    critic, setting = config.critic, f"scores.{config.objective.critic}.model"
+    named = None
+    if critic is not None and not critic.is_policy:
+        named = _named(setting, critic.model, code=config.model.trust_remote_code)
+    return (named or size).of_value()
 
 
 def micro_batch(config: RunConfig, size: Size, ranks: int, card: int | None) -> MicroBatch:
@@ -235,29 +277,29 @@ def _score_bytes(
     if not score.required:
         folder = score_folder(name, score) if score.run else str(score.model)
         setting = f"scores.{name}.{'run' if score.run else 'model'}"
-        total = _parameters(setting, folder, code=config.model.trust_remote_code) or size.total
+        total = (_named(setting, folder, code=config.model.trust_remote_code) or size).total
     usual = card is not None and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)
     return total * (2.0 if half else 4.0)
 
 
 @functools.cache
-def _parameters(
+def _named(
     setting: str, model: str, *, code: bool = False, classifier: bool = False
-) -> int | None:
-    """The parameters of another model than the policy; None, with a warning, if they are unknown.
+) -> Size | None:
+    """The size of another model than the policy; None, with a warning, if it is unknown.
 
     Args:
         setting: names the model.
         model: folder or hub id.
         code: its repository may have code.
-        classifier: it is a sequence classifier.
+        classifier: it is a sequence classifier, of which only the parameters are counted.
     """
     with reported(ConfigError, setting, ConfigError):
         try:
             if classifier:
-                return classifier_parameters(model)
-            return Size.named(ModelConfig(name=model, trust_remote_code=code)).total
+                return classifier_size(model)
+            return Size.named(ModelConfig(name=model, trust_remote_code=code))
         except UnreadableModel as error:
             warn(f"{setting}: {error}. Its memory is counted as that of the policy")
             return None

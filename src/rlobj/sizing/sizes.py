@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -59,6 +59,11 @@ class Size:
         """Parameters of the embedding and the head together."""
         return self.matrix * (1 if self.tied else 2)
 
+    def of_value(self) -> Self:
+        """With a head of one number instead of one of the vocabulary."""
+        head = 0 if self.tied else self.matrix
+        return replace(self, total=self.total - head + self.hidden + 1, tied=True)
+
     @classmethod
     def of(cls, model: Any, lora: LoraConfig | None) -> Self:
         """Read the size of a transformers model, on any device."""
@@ -114,8 +119,8 @@ class Size:
             raise unreadable(str(config.name), error) from error
 
 
-def classifier_parameters(name: str) -> int:
-    """The parameters of a sequence classifier.
+def classifier_size(name: str) -> Size:
+    """The parameters of a sequence classifier, and no other number.
 
     Raises:
         UnreadableModel: its `config.json` cannot be read.
@@ -128,7 +133,7 @@ def classifier_parameters(name: str) -> int:
             model = AutoModelForSequenceClassification.from_config(
                 settings, trust_remote_code=False
             )
-        return sum(parameter.numel() for parameter in model.parameters())
+        return Size(sum(parameter.numel() for parameter in model.parameters()), 0)
     except Exception as error:  # as in `read_config`
         raise unreadable(name, error) from error
 

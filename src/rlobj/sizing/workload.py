@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import Lora
 from rlobj.settings.scoring_pass import CURRENT, scored_columns
-from rlobj.sizing.memory import Memory, evaluated, heard, longest, sampled
+from rlobj.sizing.memory import Memory, evaluated, heard, longest, sampled, value_size
 from rlobj.sizing.sizes import Cards, Size
 
 USED = 0.3
@@ -93,26 +94,41 @@ def work(config: RunConfig, size: Size, memory: Memory, cards: Cards | None) -> 
     made = Work(sampled(config), mean, prompt, trained * length, {}, training.steps)
     if cards is None:
         return made
-    computing = size.total - (0 if size.tied else size.matrix)
-    attention = 2 * size.layers * size.queries * length
     # A prompt is computed once for its group, but not with recomputation.
     shares = training.shared_prompts and training.gradient_checkpointing is not True
     rows = sampling.prompts_per_step if shares else trained
     computed = trained * length - (trained - rows) * prompt
-    forward = computed * (2 * computing + attention) / (cards.count * cards.speed.flops * USED)
-    backward = 1 if config.model.lora is not None else 2  # adapters need no gradient of the weights
-    passes = 1 + backward + (training.gradient_checkpointing is True)
+    speed = cards.count * cards.speed.flops * USED
+    forward = computed * _operations(size, length) / speed
+    updates = training.passes * len(config.objective.phases)
     seconds = {
         "generation": _generation(config, size, memory, cards, sampled(config), mean),
         "scoring": forward * _scorings(config),
-        "update": forward * passes * training.passes * len(config.objective.phases),
+        "update": forward * _passes(config, config.model.lora) * updates,
         "new weights": 4 * size.total / LINK,
     }
+    if (critic := config.critic) is not None:
+        value = value_size(config, size)
+        each = _operations(value, length) - 2 * value.matrix  # the embedding computes nothing
+        passes = 1 + _passes(config, critic.lora) * critic.updates * updates
+        seconds["value"] = computed * each * passes / speed
     if drawn := evaluated(config):
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / config.evaluation.every
     beside = sampling.ahead and sampling.engine == "vllm-server"
     return replace(made, seconds=seconds, beside=beside)
+
+
+def _operations(size: Size, length: float) -> float:
+    """Operations of a forward pass for a token, a tied head's too."""
+    computing = size.total - (0 if size.tied else size.matrix)
+    return 2 * computing + 2 * size.layers * size.queries * length
+
+
+def _passes(config: RunConfig, lora: Lora | None) -> int:
+    """How many forward passes an update takes as long as."""
+    backward = 1 if lora is not None else 2  # adapters need no gradient of the weights
+    return 1 + backward + (config.training.gradient_checkpointing is True)
 
 
 def _scorings(config: RunConfig) -> float:
