@@ -6,20 +6,12 @@ import typer
 
 from rlobj.base.targets import without_imports
 from rlobj.reporting.terminal import Screen, importing
-from rlobj_cli.screen.options import Config, Json, Preset, Settings
+from rlobj_cli.screen.options import Config, Json, Model, Preset, Settings
 
 
 @without_imports()
 def estimate(
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="FOLDER|FILE|ID",
-            help="Causal language model: a folder with a config.json, a GGUF file, or a hub id.",
-        ),
-    ],
+    model: Model,
     gpus: Annotated[
         str | None,
         typer.Option(

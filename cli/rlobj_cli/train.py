@@ -15,17 +15,7 @@ from rlobj_cli.screen.options import setting_layers
 def train(
     context: typer.Context,
     preset: options.Preset = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="FOLDER|FILE|ID",
-            help="Causal language model: a folder, a GGUF file, a hub id, or embedded (the "
-            "default): a tiny policy for the built-in tasks and for problems of digits and "
-            "+ - * , = only.",
-        ),
-    ] = None,
+    model: options.Model = None,
     data: Annotated[
         str | None,
         typer.Option(

@@ -19,6 +19,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON, fo
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import the code that a run or an evaluation names.")
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="FOLDER|FILE|ID",
+        help="Causal language model: a folder, a GGUF file, a hub id, or embedded: a tiny policy "
+        "for the built-in tasks and for problems of digits and + - * , = only.",
+    ),
+]
 Preset = Annotated[
     str | None,
     typer.Option("--preset", "-p", metavar="NAME|FILE", help="Objective: see rlobj presets list."),

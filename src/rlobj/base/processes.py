@@ -12,21 +12,17 @@ from pathlib import Path
 _SET_CHILD_SUBREAPER = 36
 
 
-def end_with_parent(pipe: int = 0) -> None:
-    """End this process and its group when the parent ends, also by SIGKILL.
+def end_with_parent() -> None:
+    """End this process, which leads its group, and the group when the parent ends, also by SIGKILL.
 
-    The parent holds the other end of the pipe and writes nothing more. When that end is closed, the
+    The parent holds the other end of stdin and writes nothing more. When that end is closed, the
     Linux kernel kills the group, whatever code the processes run. Elsewhere, nothing happens.
-
-    Args:
-        pipe: the end that is read, of a process that leads its group. If it is stdin, stdin is
-            empty afterwards.
+    Afterwards, stdin is empty.
     """
-    kept = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 3)
-    if pipe == 0:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
+    kept = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     with contextlib.suppress(AttributeError):
         fcntl.fcntl(kept, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(kept, fcntl.F_SETOWN, -os.getpid())

@@ -17,9 +17,9 @@ class EvaluationCallback:
     def ready(self, facts: Mapping[str, str]) -> None:
         """Sampling or grading begins. `facts` are short texts by name: policy, device, folder."""
 
-    def noted(self, text: str, *, warning: bool = False) -> None:
+    def noted(self, text: str) -> None:
         """Something that the user should know. It is logged if the method is not overridden."""
-        logger.log(logging.WARNING if warning else logging.INFO, "%s", text)
+        logger.info("%s", text)
 
     def sampled(self, benchmark: str, responses: int) -> None:
         """More responses were sampled and stored; they are graded later."""

@@ -67,9 +67,9 @@ class EvaluationProgress(terminal.Stages, EvaluationCallback):
         self.console.print(terminal.facts_grid(facts))
         self.stage(terminal.working(self.console, self._doing.strip() or "sampling"))
 
-    def noted(self, text: str, *, warning: bool = False) -> None:
+    def noted(self, text: str) -> None:
         """Print the text."""
-        terminal.say(self.console, Text(f"  {text}", style="yellow" if warning else "dim"))
+        terminal.say(self.console, Text(f"  {text}", style="dim"))
 
     def sampled(self, benchmark: str, responses: int) -> None:
         """Count the responses; they count as done when they are graded."""

@@ -13,7 +13,7 @@ Several       a weighted sum of rewards with names
 Overlong      DAPO's length penalty, added to any of them
 """
 
-from rlobj.answers import MathVerifier, Verdict, extract_answer, verify
+from rlobj.answers import MathVerifier, extract_answer
 from rlobj.rewards.custom import Custom, function_grader
 from rlobj.rewards.kinds import (
     Exact,
@@ -44,9 +44,7 @@ __all__ = [
     "RewardConfig",
     "RewardModel",
     "Several",
-    "Verdict",
     "extract_answer",
     "function_grader",
     "overlong_penalty",
-    "verify",
 ]
