@@ -67,6 +67,7 @@ from rlobj.objectives.rules.nodes import (
 from rlobj.objectives.surrogates import (
     Cispo,
     Clip,
+    ClippedRatio,
     DppoTv,
     GeometricMean,
     SoftGate,
@@ -412,7 +413,11 @@ def language() -> dict[str, Objective]:
             surrogate=Switch(
                 entropy.top(0.5, by="group"),
                 Cispo(max="1 + 0.2 * entropy.max(by='response')"),
-                SoftGate(tau_pos="1 + 0.1 * entropy", tau_neg=1.05),
+                Switch(
+                    prob.top(0.5),
+                    ClippedRatio(max="1.1 + 0.1 * entropy"),
+                    SoftGate(tau_pos="1 + 0.1 * entropy", tau_neg=1.05),
+                ),
             )
         ),
         "shape": base.replace(shape="advantage + minimum(0.4 * entropy, abs(advantage) / 2)").keep(

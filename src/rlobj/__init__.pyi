@@ -25,6 +25,7 @@ from .insight.run_report.page import report as report
 from .objectives import functional as functional
 from .objectives.advantages import AccurateGroupCentered as AccurateGroupCentered
 from .objectives.advantages import Advantage as Advantage
+from .objectives.advantages import BatchCentered as BatchCentered
 from .objectives.advantages import BatchWhitened as BatchWhitened
 from .objectives.advantages import Decoupled as Decoupled
 from .objectives.advantages import ExpectedPassAtK as ExpectedPassAtK
@@ -101,6 +102,7 @@ from .objectives.rules.operators import turn_reward as turn_reward
 from .objectives.rules.operators import when as when
 from .objectives.surrogates import Cispo as Cispo
 from .objectives.surrogates import Clip as Clip
+from .objectives.surrogates import ClippedRatio as ClippedRatio
 from .objectives.surrogates import DppoTv as DppoTv
 from .objectives.surrogates import GeometricMean as GeometricMean
 from .objectives.surrogates import Reinforce as Reinforce

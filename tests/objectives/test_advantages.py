@@ -15,6 +15,7 @@ from rlobj import BatchError, Objective
 from rlobj.objectives.advantages import (
     AccurateGroupCentered,
     Advantage,
+    BatchCentered,
     BatchWhitened,
     Decoupled,
     ExpectedPassAtK,
@@ -32,6 +33,7 @@ from rlobj.objectives.rewards import differ, merged_rewards
 
 FAMILY = [
     AccurateGroupCentered(),
+    BatchCentered(),
     BatchWhitened(),
     Decoupled(),
     Decoupled(each=LeaveOneOut(), then=GroupNormalized(scale="batch")),
@@ -67,6 +69,7 @@ def run(estimate: Advantage, rewards: Any, groups: Any = None, lengths: Any = No
         # rewards 1, 0, 2 of one group with 1, 2, 3 tokens: mean 1, standard deviation 1
         (GroupNormalized(epsilon=0), [0, -1, 1]),
         (GroupNormalized(scale="none"), [0, -1, 1]),
+        (BatchCentered(), [0, -1, 1]),
         (QuantileBaseline(epsilon=0), [0, -1, 1]),  # F(0) = 1/3 < 0.4 <= F(1)
         (QuantileBaseline(epsilon=0, K=1 / 3), [1, 0, 2]),
         (QuantileBaseline(epsilon=0, K=1.0), [-1, -2, 0]),
@@ -135,7 +138,8 @@ def test_a_group_of_one_response_has_mean_0_and_standard_deviation_1(estimate, e
 
 
 def test_an_advantage_compares_a_group_unless_equal_groups_have_one() -> None:
-    assert [each for each in FAMILY if not each.group_relative] == [BatchWhitened()]
+    compared = [each for each in FAMILY if each.group_relative]
+    assert [each for each in FAMILY if each not in compared] == [BatchCentered(), BatchWhitened()]
     assert not Decoupled(each=BatchWhitened(), then=None).group_relative
 
 

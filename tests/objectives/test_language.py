@@ -15,6 +15,7 @@ from rlobj import (
     BatchError,
     Cispo,
     Clip,
+    ClippedRatio,
     ConfigError,
     CustomRule,
     Objective,
@@ -34,6 +35,7 @@ BATCH = awkward_batch(seed=5)
 SETTINGS: dict[Any, dict[str, float]] = {
     Clip: {"low": 0.2, "high": 0.28, "dual": 3.0},
     Cispo: {"max": 1.2, "min": 0.9},
+    ClippedRatio: {"max": 1.2, "min": 0.9},
     SoftGate: {"tau_pos": 1.5, "tau_neg": 0.5},
     GeometricMean: {"eps": 0.1},
     DppoTv: {"low": 0.05, "high": 0.1, "cap": 1.1},

@@ -19,7 +19,7 @@ def weights_of(name: str, batch: TokenBatch) -> list[float]:
 
 
 def test_an_update_of_prime_rl_without_a_signal_is_skipped() -> None:
-    """Also its KL: prime-rl ships no batch without a token that has an advantage."""
+    """prime-rl ships no batch without a token that has an advantage."""
     batch = awkward_batch(1, groups=5)
     assert batch.rewards is not None
     batch = batch.replace(rewards=batch.rewards.where(batch.rewards.isnan(), 1.0))

@@ -19,6 +19,7 @@ from rlobj.objectives.penalties import KL, EntropyBonus, Penalty, ProxyKL
 from rlobj.objectives.surrogates import (
     Cispo,
     Clip,
+    ClippedRatio,
     DppoTv,
     GeometricMean,
     Reinforce,
@@ -60,6 +61,7 @@ def gradient_of(term: Surrogate | Penalty, **columns: Any) -> Tensor:
         Clip(low=0.2, high=0.28),
         Clip(low=0.2, high=0.28, dual=1.2),
         Clip(low=0.1, high=0.1, ratio="product"),
+        ClippedRatio(min=0.75, max=1.3),
         Unclipped(),
         Reinforce(),
         SoftGate(tau_pos=0.8, tau_neg=1.3),
@@ -93,7 +95,8 @@ def test_the_entropy_bonus_lowers_the_loss_for_higher_entropy() -> None:
 
 def test_extreme_log_ratios_stay_finite() -> None:
     logprobs = torch.full((6,), -1e4, dtype=torch.float64, requires_grad=True)
-    for surrogate in (Clip(), Unclipped(), Cispo(), SoftGate(), GeometricMean(), DppoTv(), Vespo()):
+    ratios = (Clip(), ClippedRatio(), Unclipped(), Cispo(), SoftGate(), GeometricMean())
+    for surrogate in (*ratios, DppoTv(), Vespo()):
         (gradient,) = torch.autograd.grad(surrogate(terms(logprobs)).sum(), logprobs)
         assert gradient.isfinite().all(), surrogate
         far = surrogate(terms(OLD, old_logprobs=logprobs.detach()))

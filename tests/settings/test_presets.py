@@ -21,9 +21,11 @@ PINNED = {
     "agent-lightning",
     "ar",
     "ar-lopti",
+    "bpo",
     "clip-cov",
     "cppo",
     "dppo-kl",
+    "flash-reinforce",
     "lopti",
     "m2po",
     "opsm",
@@ -35,7 +37,7 @@ PINNED = {
 def test_a_preset_is_short_and_cites_its_paper(name: str) -> None:
     preset = load_preset(name)
     assert len(preset.text.partition("\nsources:")[0].splitlines()) <= 30
-    assert "arXiv:" in preset.paper
+    assert "arXiv:" in preset.paper or name == "flash-reinforce"  # a report without a number
     assert 10 < len(preset.summary) < 90
     assert preset.config["objective"]["divisor"]["over"] == ("all" if name in PINNED else "kept")
     assert preset.text.startswith("# ")

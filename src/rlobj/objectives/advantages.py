@@ -229,6 +229,17 @@ class LeaveOneOut(Advantage):
         return torch.where(groups.single, 1.0, size / (size - 1)) * groups.centred()
 
 
+class BatchCentered(Advantage):
+    """A = R − mean over all responses. Source: FlashREINFORCE, Hu et al. 2026, eq. 5."""
+
+    relative: ClassVar[bool] = False
+
+    def estimate(self, groups: Groups) -> Tensor:
+        centred = groups.rewards - groups.rewards.mean()
+        rounding = groups.rounding * groups.rewards.abs().mean()
+        return torch.where(centred.abs() <= rounding, 0.0, centred)
+
+
 class BatchWhitened(Advantage):
     """A = (R − mean) / sqrt(var + 1e-8) over all response tokens (unbiased variance).
 

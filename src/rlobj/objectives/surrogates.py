@@ -229,6 +229,27 @@ class Cispo(_AgainstSurrogate):
         return ratio.clamp(min=self.min).clamp(max=self.max) * terms.advantages * terms.logprobs
 
 
+class ClippedRatio(_AgainstSurrogate):
+    """S = clip(r, min, max)·A: no gradient outside the bounds, whatever the sign of A.
+
+    Source: ABC-GRPO, arXiv:2601.03895 eq. 5, whose bounds depend on the sign of A. With min = 0 and
+        max = α/|A| it is clip(r·A, −α, α): ACPO, arXiv:2609.36816.
+    """
+
+    max: settings.Positive = 1.2
+    """absolute cap of r, not an offset from 1"""
+    min: settings.NonNegative = 0.8
+    """absolute floor of r"""
+
+    def __call__(self, terms: Terms) -> Tensor:
+        ratio = self._terms(terms).token_ratio
+        return ratio.clamp(min=self.min).clamp(max=self.max) * terms.advantages
+
+    def clipped_sides(self, terms: Terms) -> tuple[Tensor, Tensor]:
+        ratio = self._terms(terms).token_ratio.detach()
+        return ratio > self.max, ratio < self.min
+
+
 class SoftGate(_RatioSurrogate):
     """S = (4/τ)·σ(τ(r − 1))·A, τ by the sign of A.
 
