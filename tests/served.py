@@ -11,9 +11,12 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pytest
 from forked import WITH_VLLM, Forked, wait_until
+from vllm_tools import save_policy
 
 from rlobj.base.addresses import free_port
+from rlobj.samplers.vllm.auth import KEY_VARIABLE
 
 READY = 400
 """Seconds for a server to start on a busy machine."""
@@ -48,6 +51,28 @@ def plain_server(model: str | Path, *words: str) -> Iterator[tuple[Forked, str]]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
+
+
+@contextlib.contextmanager
+def model_to_serve(root: Path) -> Iterator[Path]:
+    """The folder of a tiny model, next to the keys and logs of the servers that are started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.delenv(KEY_VARIABLE, raising=False)
+        save_policy(root / "model", tied=True, vocabulary=96)
+        yield root / "model"
+
+
+@contextlib.contextmanager
+def serving(model: Path, *words: str, **options: Any) -> Iterator[Served]:
+    """A server that is ready; it ends afterwards."""
+    server = Served(model, model.parent, *words, **options)
+    try:
+        server.await_text("Ready")
+        yield server
+    finally:
+        server.end()
 
 
 class Served:

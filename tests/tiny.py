@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.embedded_policy import build_policy, build_tokenizer
 
+import rlobj
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import flattened
 from rlobj.settings.presets import load_preset, merge, preset_names
@@ -80,3 +81,22 @@ def eight_steps(policy: Path, preset: str = "stapo", **sections: dict[str, Any])
         "evaluation": {"every": 4, "samples": 1, "problems": 16},
     }
     return tiny_config(policy, preset, **merge(quick, sections))
+
+
+def train_conversations(policy: Path, out: Path, environment: Any, **settings: Any) -> Any:
+    """A run on sums whose environment answers and grades, under settings by dotted name."""
+    return rlobj.train(
+        "grpo",
+        model=str(policy),
+        data=[{"problem": f"{a}+3=", "answer": str(a + 3)} for a in range(10, 40)],
+        reward="environment",
+        environment=environment,
+        out=out,
+        settings={
+            "model.dtype": "float32",
+            "sampling.engine": "transformers",
+            "training.updates_per_step": 1,
+            "evaluation.every": 0,
+            **settings,
+        },
+    )

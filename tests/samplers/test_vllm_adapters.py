@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.embedded_policy import build_tokenizer
-from served import ONE_PROCESS, Served
+from served import ONE_PROCESS, Served, model_to_serve, serving
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
@@ -28,7 +28,6 @@ from rlobj.samplers import SamplingSettings
 from rlobj.samplers.syncing import Synchronizer
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm import ServerSettings, VllmSampler, VllmServerSampler, VllmSettings
-from rlobj.samplers.vllm.auth import KEY_VARIABLE
 from rlobj.settings.run_config import LoraConfig
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(**NEEDS_VLLM)]
@@ -179,23 +178,8 @@ def test_bfloat16_engines_compute_with_the_adapter_as_the_policy_does(tmp_path):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    root = tmp_path_factory.mktemp("served")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.delenv(KEY_VARIABLE, raising=False)
-        save_policy(root / "model", tied=True, vocabulary=96)
-        yield root / "model"
-
-
-@contextlib.contextmanager
-def serving(folder: Path, *words: str, **options: Any):
-    server = Served(folder, folder.parent, *words, fork=True, **options)
-    try:
-        server.await_text("Ready")
-        yield server
-    finally:
-        server.end()
+    with model_to_serve(tmp_path_factory.mktemp("served")) as model:
+        yield model
 
 
 def client(served: Served, model: Any, lora_rank: int = LORA.rank, **settings: Any) -> Any:
@@ -218,7 +202,7 @@ def model(folder):
 
 @pytest.mark.slow
 def test_a_server_takes_adapters_and_one_that_was_restarted_gets_all_again(folder, model):
-    with serving(folder, "--lora-rank", "3", arguments=ONE_PROCESS) as served:
+    with serving(folder, "--lora-rank", "3", arguments=ONE_PROCESS, fork=True) as served:
         for transport in ("broadcast", "file"):
             sampler = client(served, model, transport=transport)
             sync = check_syncs(sampler, model)
@@ -238,7 +222,7 @@ def test_a_server_takes_adapters_and_one_that_was_restarted_gets_all_again(folde
         with pytest.raises(WeightsLost):
             draw(sampler)
         port = served.port
-    with serving(folder, "--lora-rank", "3", arguments=ONE_PROCESS, port=port):
+    with serving(folder, "--lora-rank", "3", arguments=ONE_PROCESS, port=port, fork=True):
         with pytest.raises(WeightsLost, match="has no weights of this run"):
             sync.push(6)
         sync.push(6)

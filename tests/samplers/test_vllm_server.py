@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ import torch
 from benchmarks.embedded_policy import build_tokenizer
 from forked import wait_until
 from screens import shows
-from served import ONE_PROCESS, READY, Served, command_line, gone, session
+from served import ONE_PROCESS, READY, Served, command_line, gone, model_to_serve, serving, session
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
@@ -31,7 +30,6 @@ from vllm_tools import (
     named,
     prompts,
     push,
-    save_policy,
 )
 
 from rlobj.base.errors import ConfigError, RunError
@@ -39,7 +37,7 @@ from rlobj.samplers import Sent
 from rlobj.samplers.syncing import compare_live
 from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
-from rlobj.samplers.vllm.auth import KEY_VARIABLE, find_key, key_file
+from rlobj.samplers.vllm.auth import find_key, key_file
 from rlobj.samplers.vllm.scoring import ServerScorer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(**NEEDS_VLLM)]
@@ -47,24 +45,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.skipif(**NEEDS_VLLM)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder of the model, next to the keys and logs of servers."""
-    root = tmp_path_factory.mktemp("served")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.delenv(KEY_VARIABLE, raising=False)
-        save_policy(root / "model", tied=True, vocabulary=96)
-        yield root / "model"
-
-
-@contextlib.contextmanager
-def serving(folder: Path, **options: Any) -> Iterator[Served]:
-    server = Served(folder, folder.parent, **options)
-    try:
-        server.await_text("Ready")
-        yield server
-    finally:
-        server.end()
+    with model_to_serve(tmp_path_factory.mktemp("served")) as model:
+        yield model
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 import torch
 from forked import call_in_ranks
 from runs import finish, metrics, open_trainer, program, steps, wait_for_step, write_config
-from tiny import save_tiny_policy, tiny_config
+from tiny import save_tiny_policy, tiny_config, train_conversations
 
 import rlobj
 from rlobj import Turn
@@ -330,23 +330,10 @@ def test_conversations_go_on_across_steps(policy, tmp_path, monkeypatch):
         "max_tokens": 12,
         "stop": ["1", "2", "3"],
         "group_size": 4,
+        "prompts_per_step": 2,
     }
-    result = rlobj.train(
-        "grpo",
-        model=str(policy),
-        data=[{"problem": f"{a}+3=", "answer": str(a + 3)} for a in range(10, 40)],
-        reward="environment",
-        environment=Tool,
-        out=tmp_path / "run",
-        settings={
-            "model.dtype": "float32",
-            "training.steps": 4,
-            "training.updates_per_step": 1,
-            "objective.mismatch": {"kind": "truncate"},
-            "evaluation.every": 0,
-            "sampling": {**sampling, "engine": "transformers", "prompts_per_step": 2},
-        },
-    )
+    others = {"training.steps": 4, "objective.mismatch": {"kind": "truncate"}}
+    result = train_conversations(policy, tmp_path / "run", Tool, sampling=sampling, **others)
     rows = [row for rollout in rollouts for row in rollout.responses]
     assert {len(row.turns) for row in rows} >= {2, 3}
     assert any(len(row.versions) > 1 for row in rows)

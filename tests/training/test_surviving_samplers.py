@@ -12,9 +12,8 @@ import pytest
 import torch
 from forked import call_in_ranks
 from runs import make_steps, metrics, open_trainer, same, weights
-from tiny import eight_steps, save_tiny_policy
+from tiny import eight_steps, save_tiny_policy, train_conversations
 
-import rlobj
 from rlobj import Turn
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.processes import ENDING
@@ -214,23 +213,9 @@ class Echo:
 
 
 def test_conversations_without_a_signal_are_compared_as_the_policy_read_them(policy, tmp_path):
-    result = rlobj.train(
-        "grpo",
-        model=str(policy),
-        data=[{"problem": f"{a}+3=", "answer": str(a + 3)} for a in range(10, 40)],
-        reward="environment",
-        environment=Echo,
-        out=tmp_path / "run",
-        settings={
-            "model.dtype": "float32",
-            "sampling.engine": "transformers",
-            "training.steps": 1,
-            "training.updates_per_step": 1,
-            "sampling.max_tokens": 20,
-            "sampling.dynamic": {"max_batches": 1, "by": "reward"},
-            "evaluation.every": 0,
-        },
-    )
+    dynamic = {"max_tokens": 20, "dynamic": {"max_batches": 1, "by": "reward"}}
+    steps = {"training.steps": 1}
+    result = train_conversations(policy, tmp_path / "run", Echo, sampling=dynamic, **steps)
     [line] = result.history
     assert line["reward/groups"] == 0
     assert line["turns/mean"] > 1.5
