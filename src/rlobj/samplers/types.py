@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import torch
 from pydantic import Field, StringConstraints
@@ -16,10 +16,7 @@ from pydantic import Field, StringConstraints
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.validation import Model
 from rlobj.samplers.response import Response
-
-if TYPE_CHECKING:
-    from rlobj.samplers.weights import Live, Received
-
+from rlobj.samplers.weights import Live, Received
 
 Item = TypeVar("Item")
 

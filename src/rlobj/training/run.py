@@ -33,13 +33,13 @@ from rlobj.settings.run_config import RunConfig
 from rlobj.settings.trust import named_code
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.inputs import CallerInputs
+from rlobj.training.loop.result import TrainingResult
 from rlobj.training.new_run import check_functions, open_new
 from rlobj.training.parallel.launcher import launch
 from rlobj.training.resolving import Hardware, ResolvedRun, RunRequest, resolve
 from rlobj.training.resumed_run import how_to_go_on, open_resumed
 
 if TYPE_CHECKING:
-    from rlobj.training.loop.result import TrainingResult
     from rlobj.training.progress import RunScreen
 
 
@@ -150,8 +150,6 @@ def train(
             run = resolve(request, hardware, inputs, here=True)
             check_functions(run)
             _open(run, _listeners(inputs, screen))
-    from rlobj.training.loop.result import TrainingResult
-
     return TrainingResult(request.path, 0, 0.0, [])
 
 
@@ -229,8 +227,6 @@ def _train(
         ConfigError: new processes cannot get what only this one has; or as `_train_in_processes`.
         RunError: as `_train_here` or `_train_in_processes`.
     """
-    from rlobj.training.loop.result import TrainingResult
-
     listeners = _listeners(inputs, screen)
     if request.resumed and request.done == request.config.training.steps:
         _open(ResolvedRun(**vars(request), inputs=inputs), listeners)
@@ -264,8 +260,6 @@ def _train_in_processes(run: RunRequest, screen: RunScreen | None) -> TrainingRe
             the code, and the process itself has shown the error.
         RunError: they ended with another one.
     """
-    from rlobj.training.loop.result import TrainingResult
-
     start, place = time.perf_counter(), "none"
     if screen is not None:
         screen.hand_over()

@@ -1,7 +1,5 @@
 """Start and stop vLLM's API server, with rlobj's worker extension and protected by a key."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -13,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.request import ProxyHandler, Request, build_opener
 
 from packaging.version import Version
@@ -127,7 +125,7 @@ class Server:
         self._command = command(model, host, port, arguments or {}, lora_rank)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         # A health check would send the key to another program on this port.
         where = f"cannot listen on port {self.port} of {self._host}"

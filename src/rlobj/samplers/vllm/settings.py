@@ -1,9 +1,7 @@
 """Settings of the vLLM samplers. This module does not import vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -74,7 +72,7 @@ class VllmSettings(Model):
     extra: dict[str, Any] = Field(default_factory=dict)
     """other arguments of vllm.LLM, by name, such as max_model_len"""
 
-    def fitted(self) -> VllmSettings:
+    def fitted(self) -> Self:
         """These settings, with a value in place of each `auto` that a run has not replaced."""
         open_ = {name: value for name, value in UNFITTED.items() if getattr(self, name) == "auto"}
         return self.model_copy(update=open_)

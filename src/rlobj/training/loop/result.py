@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import RunError
-from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.runs.checkpoints import best_checkpoint, newest_checkpoint
 from rlobj.runs.configuration import read_run_config
 
@@ -41,11 +40,15 @@ class TrainingResult:
         Raises:
             RunError: the run has no checkpoint, because it made no step.
         """
+        from rlobj.models.loading import load_model  # which imports transformers
+
         return self.passed[0].eval() if self.passed else self._loaded(load_model).eval()
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of `model`."""
+        from rlobj.models.loading import load_tokenizer
+
         return self.passed[1] if self.passed else self._loaded(load_tokenizer)
 
     @property
