@@ -10,25 +10,29 @@ before the token. A score NAME that is a value gives a table's columns:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import BeforeValidator, Field, SerializeAsAny
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from torch import Tensor
 
+from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.advantages import Advantage, Weights
 from rlobj.objectives.divisors import DivisorField
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.penalties import RewardKL
-from rlobj.objectives.rules import Number, NumberField, RuleField
+from rlobj.objectives.rules import Level, Number, NumberField, RuleField
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.nodes import Constant
-from rlobj.objectives.settings import OptionalPositive, OptionalShare, Share
+from rlobj.objectives.rules.nodes import Constant, Controlled
+from rlobj.objectives.settings import Bounds, OptionalPositive, OptionalShare, Share, expressions
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.surrogates import Terms
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.objectives.values import power
+
+_SHARE = Bounds(at_least=0, at_most=1)
 
 
 class Gae(Advantage):
@@ -57,6 +61,23 @@ class Gae(Advantage):
     """(A − mean) / sqrt(var + 1e-8) over all response tokens, unbiased variance"""
     truncated: Literal["zero", "bootstrap"] = "zero"
     """V after the last token of a response that was cut: 0, or the value there"""
+
+    @model_validator(mode="after")
+    def _lam_is_known_before(self) -> Self:
+        """λ is of a response, and nothing that is made from advantages."""
+        made = ("advantage", "covariance", "gradient_norm", f"{self.value}_return")
+        for path, number, _ in expressions(self):
+            if number.level > Level.RESPONSE:
+                advice = "take one value per response, such as length or x.mean(by='response')"
+                raise ConfigError(
+                    f"{path} '{number}' has a value per {number.level.name.lower()}; {advice}"
+                )
+            for node in number.walk():
+                if isinstance(node, Controlled) or str(node) in made:
+                    raise ConfigError(
+                        f"{path} '{number}' reads '{node}', which advantages come before"
+                    )
+        return self
 
     def __call__(
         self, rewards: Tensor, groups: Tensor, lengths: Tensor, weights: Weights = None
@@ -94,29 +115,35 @@ def value_advantages(
         comm: the process group.
     """
     frame = Frame(tables, columns, comm)
-    table, name = frame.table, advantage.value
-    rewards = _token_rewards(frame, reward_kl)
+    name, starts = advantage.value, frame.table.turn_starts
     values = frame.batch(f"{name}_value").double()
-    bootstrap = None
+    unit, (first_values,), back = frame.ordered_turns([values[starts]])
+    last = torch.ones_like(unit, dtype=torch.bool)
+    last[:-1] = unit[1:] != unit[:-1]
+    following, ends = _later(first_values, last)[back], last[back]
     if advantage.truncated == "bootstrap":
-        column = f"{name}_bootstrap"
-        bootstrap = table.finite(column, f"the advantage {advantage}").double()
-    lengths = torch.where(frame.decided_responses, table.lengths, 0)
-    decided = frame.decided
+        after = frame.batch(f"{name}_bootstrap").double()[starts]
+        following = torch.where(ends, after, following)
+    rewards = _token_rewards(frame, reward_kl, ends)
+    turns = frame.table.turns.bincount(minlength=len(starts))
 
     def estimate(lam: Any, who: str) -> tuple[Tensor, Tensor]:
-        share = _by_response(frame, lam, who) if isinstance(lam, Number) else lam
-        parts = functional.gae(
-            rewards[decided], values[decided], lengths, advantage.gamma, share, bootstrap
-        )
-        whole = torch.zeros_like(values)
-        return tuple(whole.masked_scatter(decided, part) for part in parts)  # type: ignore[return-value]
+        """A, and A + V."""
+        share = _by_turn(frame, lam, who)
+        own, _ = functional.gae(rewards, values, turns, advantage.gamma, share, following)
+        decay = advantage.gamma * share
+        unit, (first, product), _ = frame.ordered_turns([own[starts], power(decay, turns)])
+        later = _later(statistics.scan_to_go(first, product, unit.bincount()), last)[back]
+        left = (starts + turns)[frame.table.turns] - torch.arange(len(own), device=frame.device)
+        own = own + power(decay[frame.table.turns], left) * later[frame.table.turns]
+        return own, own + values
 
     advantages, returns = estimate(advantage.lam, "advantage.lam")
     if advantage.lam_value is not None:
         _, returns = estimate(advantage.lam_value, "advantage.lam_value")
     frame.check()
     if advantage.whiten:
+        decided = frame.decided
         mean = statistics.exact_mean(advantages, decided, comm)
         centred = (advantages - mean).masked_fill(~decided, 0.0)
         count = statistics.count(decided, comm)
@@ -130,37 +157,46 @@ def value_advantages(
     ]
 
 
-def _token_rewards(frame: Frame, reward_kl: RewardKL) -> Tensor:
-    """r_t of each token, float64 [N]."""
+def _later(numbers: Tensor, last: Tensor) -> Tensor:
+    """The number of the next turn of the rollout, 0 at the last one, [T]."""
+    return torch.cat([numbers[1:], numbers[:1]]).masked_fill(last, 0)
+
+
+def _token_rewards(frame: Frame, reward_kl: RewardKL, ends: Tensor) -> Tensor:
+    """r_t of each token, float64 [N].
+
+    Args:
+        frame: the tokens.
+        reward_kl: what is subtracted from each token's reward.
+        ends: the last turns of rollouts, bool [T].
+    """
     table = frame.table
-    per_turn = table.turn_reward is not None and table.turn is not None
-    starts = table.turn_starts if per_turn else table.starts[table.lengths > 0]
-    ends = torch.cat([starts[1:], starts.new_tensor([len(table)])])[: len(starts)] - 1
-    column = table.turn_reward if per_turn else table.spread(table.reward())
+    tokens = torch.cat([table.turn_starts[1:], table.lengths.sum()[None]])[: len(ends)] - 1
+    by_turn = "turn_reward" in frame.columns_read
+    column = frame.batch("turn_reward") if by_turn else table.spread(table.reward().detach())
     rewards = torch.zeros(len(table), dtype=torch.float64, device=frame.device)
-    rewards[ends] = column.detach().double()[ends]  # type: ignore[union-attr]
+    rewards[tokens] = column.double()[tokens].masked_fill(~(ends | by_turn), 0)
     if reward_kl.coefficient:
         gap = frame.batch("old_logprobs") - frame.batch(score_column(reward_kl.against))
         rewards = rewards - reward_kl.coefficient * gap.double()
     return rewards.masked_fill(~frame.decided, 0.0)
 
 
-def _by_response(frame: Frame, number: Number, who: str) -> Tensor:
-    """The value of an expression in [0, 1] for each response, [B]."""
-    from rlobj.objectives.settings import bounds_of
-
-    bounds = bounds_of(Gae.model_fields["lam"])
-    assert bounds is not None
-    values = frame.number(number, who)
-    frame.refuse(frame.decided & bounds.outside(values), f"{who} '{number}' is not {bounds}")
-    first = frame.table.starts.clamp(max=max(len(values) - 1, 0))
-    return values[first] if len(values) else values.new_zeros(len(first))
+def _by_turn(frame: Frame, lam: Any, who: str) -> Tensor:
+    """λ in [0, 1] of each turn, float64 [T]."""
+    starts = frame.table.turn_starts
+    if not isinstance(lam, Number):
+        return torch.full(starts.shape, lam, dtype=torch.float64, device=frame.device)
+    values = frame.number(lam, who)
+    frame.refuse(frame.decided & _SHARE.outside(values), f"{who} '{lam}' is not {_SHARE}")
+    return values.double().masked_fill(~frame.decided, 0.0)[starts]
 
 
 class ValueLoss(Primitive):
     """Base class of the losses of a value: loss = ... + Σ_k (1/Z_k) Σ_{where} c_k·P_k.
 
-    They have a gradient by NAME_new_value alone, and none by the policy.
+    They have a gradient by NAME_new_value alone, and none by the policy. A class of your own reads
+    the columns of `terms.table`, and G as `terms.values["NAME_return"]`.
     """
 
     value: str = "critic"

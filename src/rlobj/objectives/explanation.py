@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.primitives import Primitive
+from rlobj.objectives.critic import ClippedSquared, ValueLoss
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.penalties import KL, Penalty, RewardKL
 from rlobj.objectives.rules import Expr, nodes
@@ -37,12 +38,13 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(objective: Any, updates: int) -> Explanation:
+def explain(objective: Any, updates: int, value_updates: int) -> Explanation:
     """Explain an objective; `Objective.explain` calls this.
 
     Args:
         objective: the `Objective`, with all its phases.
         updates: optimizer updates per rollout, over all phases; 0 = unknown.
+        value_updates: those of a value.
     """
     terms, expressions, needs = _terms(objective), objective.expressions, objective.needs
     return Explanation(
@@ -56,7 +58,7 @@ def explain(objective: Any, updates: int) -> Explanation:
             (stage, ", ".join(sorted(getattr(needs, stage))) or "nothing")
             for stage in ("observe", "plan", "loss")
         ),
-        inert=tuple(_without_effect(terms, updates)),
+        inert=tuple(_without_effect(terms, updates, value_updates)),
     )
 
 
@@ -68,6 +70,7 @@ def _terms(objective: Any) -> Terms:
         ("Z", objective.divisor),
         ("mismatch", objective.mismatch),
         *((f"P_{i}", penalty) for i, penalty in enumerate(objective.penalties, 1)),
+        *((f"P_v{i}", value) for i, value in enumerate(objective.values, 1)),
         *objective.controllers.items(),
     ]
     return [(symbol, term) for symbol, term in terms if term is not None]
@@ -104,7 +107,7 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[
     product = " · ".join([*(name for name, present in factors.items() if present), "S(r, A)"])
     lines = [f"loss = − (1/Z) Σ {product}"]
     for symbol, term in terms:
-        if isinstance(term, Penalty):
+        if isinstance(term, Penalty | ValueLoss):
             number = symbol.removeprefix("P_")
             lines.append(f"       + (1/Z_{number}) Σ ({term.coefficient})·{symbol}")
     for symbol, term in terms:
@@ -133,9 +136,14 @@ def _unnamed(expression: Expr) -> Iterator[Expr]:
         yield from _unnamed(child)
 
 
-def _without_effect(terms: Terms, updates: int) -> list[str]:
+def _without_effect(terms: Terms, updates: int, value_updates: int) -> list[str]:
     """Settings of the primitives that cannot act."""
-    inert = []
+    inert = [
+        f"the clip of {_yaml(term)}: with one update per rollout V = V_old "
+        "(use updates > 1 of the score)"
+        for _, term in terms
+        if value_updates == 1 and isinstance(term, ClippedSquared) and term.clip is not None
+    ]
     for _, term in terms if updates == 1 else ():
         if isinstance(term, Surrogate):
             inert += [

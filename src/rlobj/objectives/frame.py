@@ -666,10 +666,9 @@ class Frame:
     def _scan(self, node: nodes.Scan) -> Values:
         table, level = self.table, node.level
         unit = table.turns if node.by == "turn" else table.responses
-        unit = unit[table.turn_starts] if level == Level.TURN else unit
         columns, back = self._scanned(node), slice(None)
-        if level == Level.TURN and self.rollouts is not None:
-            unit, columns, back = self._turns_of(self.rollouts, columns)
+        if level == Level.TURN:
+            unit, columns, back = self.ordered_turns(columns)
         sizes = unit.bincount()
         positions = torch.arange(len(unit), device=self.device) - (sizes.cumsum(0) - sizes)[unit]
         longest = int(sizes.max()) if len(sizes) else 0
@@ -702,23 +701,30 @@ class Frame:
         undefined = torch.zeros_like(where) if flaw is None else (flaw > 0).expand(where.shape)
         return [*(x.data.masked_fill(undefined, 0) for x in (values, decays)), undefined]
 
-    def _turns_of(
-        self, rollouts: Rollouts, columns: Sequence[Tensor]
-    ) -> tuple[Tensor, Sequence[Tensor], Tensor]:
-        """The turns of all ranks, in their order in each rollout.
+    def ordered_turns(self, columns: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor], Any]:
+        """The turns of all ranks, in their order in each rollout; without `turn`, rows by their id.
+
+        Args:
+            columns: values of this rank's turns, each [T].
 
         Returns:
             The rollout of each turn, its values in the columns, and the places of this rank's
             turns.
         """
-        table, numbers = self.table, self.table.turn_numbers[self.table.turn_starts]
-        names = torch.stack([rollouts.number[table.of_turns], numbers], 1)
+        table, rollouts = self.table, self.rollouts
+        if rollouts is None:
+            return table.of_turns, columns, slice(None)
+        if table.turn is None and table.ids is None and self.comm.size > 1:
+            self._error = self._error or "rows of rollouts need turn=[...] or ids=[...] for order"
+        names = [table.response_ids[table.of_turns], table.turn_numbers[table.turn_starts]]
+        names = torch.stack([*names, rollouts.number[table.of_turns]], 1)
         names, start = statistics.gather(names, self.comm)
         rows, _ = statistics.gather(torch.stack([x.double() for x in columns], 1), self.comm)
-        order = names[:, 1].argsort(stable=True)
-        order = order[names[order, 0].argsort(stable=True)]
-        back = order.argsort()[start : start + len(numbers)]
-        return names[order, 0], rows[order].unbind(1), back
+        order = torch.arange(len(names), device=self.device)
+        for name in names.unbind(1):
+            order = order[name[order].argsort(stable=True)]
+        back = order.argsort()[start : start + len(table.turn_starts)]
+        return names[order, 2], rows[order].unbind(1), back
 
     def _note(self, node: Rule, selected: Tensor, population: Tensor) -> None:
         """Remember how many tokens, turns, responses or rollouts a cut selects, on all ranks."""

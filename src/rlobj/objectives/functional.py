@@ -4,6 +4,7 @@ The notation is that of `surrogates`. Limits are numbers, or tensors with one nu
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError, nearest
 from rlobj.objectives.divergences import DivergenceSettings
-from rlobj.objectives.statistics import scan
+from rlobj.objectives.statistics import scan_to_go
 
 Real = float | Tensor
+Numbers = Tensor | Sequence[float]
 
 
 MAX_LOG_RATIO = 20.0
@@ -79,19 +81,21 @@ def gradient_norm(logprobs: Tensor, collision: Tensor, weight: Tensor) -> Tensor
     return weight.abs() * (1 - 2 * logprobs.exp() + collision).clamp(min=0).sqrt()
 
 
+@torch.no_grad()
 def gae(
-    rewards: Tensor,
-    values: Tensor,
-    lengths: Tensor,
+    rewards: Numbers,
+    values: Numbers,
+    lengths: Numbers,
     gamma: float = 1.0,
-    lam: Real = 0.95,
-    bootstrap: Tensor | None = None,
+    lam: float | Numbers = 0.95,
+    bootstrap: Numbers | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimates and the returns that a value is trained on, each [N].
 
         δ_t = r_t + γ·V_{t+1} − V_t,   A_t = Σ_k (γλ)^k·δ_{t+k},   G_t = A_t + V_t
 
-    Sums are in float64, and end with the response; the results have the dtype of `values`.
+    Sums are in float64, and end with the response; the results have the dtype of `values`, and no
+    gradient.
 
     Args:
         rewards: r_t of each token, response after response, [N].
@@ -111,25 +115,26 @@ def gae(
         >>> gae(rewards, values, torch.tensor([2]), gamma=1.0, lam=1.0)
         (tensor([0.5000, 0.7500]), tensor([1., 1.]))
     """
-    lengths = torch.as_tensor(lengths, device=values.device)
-    size, ends = (int(lengths.sum()),), lengths.cumsum(0) - 1
+    values = torch.as_tensor(values)
+    values = values if values.is_floating_point() else values.float()
+    lengths = torch.as_tensor(lengths, dtype=torch.int64, device=values.device)
+    rewards, lam, after = (
+        torch.as_tensor(number, dtype=torch.float64, device=values.device)
+        for number in (rewards, lam, 0.0 if bootstrap is None else bootstrap)
+    )
+    size = (int(lengths.sum()),)
     if rewards.shape != size or values.shape != size:
         shapes = f"rewards {list(rewards.shape)} and values {list(values.shape)}"
         raise BatchError(f"{shapes}; expected {list(size)}, the sum of lengths")
-    for name, value in (("lam", lam), ("bootstrap", bootstrap)):
-        if isinstance(value, Tensor) and value.dim() and value.shape != lengths.shape:
-            raise BatchError(f"{name} is {list(value.shape)}; expected {list(lengths.shape)}")
-    last, before = ends[lengths > 0], values.double()
-    following = torch.nn.functional.pad(before[1:], (0, len(before) - len(before[1:])))
-    after = torch.zeros_like(lengths, dtype=torch.float64)
-    after = after if bootstrap is None else bootstrap.to(after)
-    following[last] = after[lengths > 0]
-    delta = rewards.double() + gamma * following - before
-    decay = gamma * torch.as_tensor(lam, dtype=torch.float64, device=delta.device)
-    decay = decay.expand(lengths.shape).repeat_interleave(lengths)
-    left = ends.repeat_interleave(lengths) - torch.arange(len(delta), device=delta.device)
-    longest = int(lengths.max()) if len(lengths) else 0
-    advantages = scan(delta.flip(0), left.flip(0), decay.flip(0), longest).flip(0)
+    for name, number in (("lam", lam), ("bootstrap", after)):
+        if number.dim() and number.shape != lengths.shape:
+            raise BatchError(f"{name} is {list(number.shape)}; expected {list(lengths.shape)}")
+    before, some = values.double(), lengths > 0
+    following = torch.cat([before[1:], before[:1]])
+    following[lengths.cumsum(0)[some] - 1] = after.expand(lengths.shape)[some]
+    delta = rewards + gamma * following - before
+    decay = (gamma * lam).expand(lengths.shape).repeat_interleave(lengths)
+    advantages = scan_to_go(delta, decay, lengths)
     return advantages.to(values.dtype), (advantages + before).to(values.dtype)
 
 
@@ -142,7 +147,7 @@ def value_loss(
     """
     loss = (values - returns).square()
     if clip is not None:
-        near = old_values + (values - old_values).clamp(min=-clip, max=clip)
+        near = old_values + (values - old_values).clamp(min=-clip).clamp(max=clip)
         loss = torch.maximum(loss, (near - returns).square())
     return 0.5 * loss
 

@@ -25,16 +25,16 @@ def terms_of(table: TokenBatch, plan: Plan) -> Terms:
     return Terms(table, logprobs, plan.advantages[0], plan.values[0])
 
 
-def check_finite(table: TokenBatch, loss: Tensor) -> None:
-    """Check the loss of a micro-batch.
+def check_finite(table: TokenBatch, loss: Tensor, *columns: str) -> None:
+    """Check the loss of a micro-batch, which reads log-probs and these columns.
 
     Raises:
         BatchError: it is not finite; names the first row of the table that is not.
     """
     if bool(loss.isfinite()):
         return
-    for name in ("logprobs", "entropy"):
-        if getattr(table, name) is not None:
+    for name in ("logprobs", "entropy", *columns):
+        if name in table.columns or getattr(table, name, None) is not None:
             table.finite(name, "the loss")
     raise BatchError(f"the loss is {loss.item()} at finite log-probs; set max_log_ratio or max_gap")
 

@@ -161,6 +161,8 @@ class Objective(Model):
         yield from needs.against_mistakes(self.scores, self.terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
             yield "penalties: there is one proxy; every proxy_kl needs its settings"
+        if isinstance(self.advantage, Gae) and type(self.advantage) is not Gae:
+            yield "advantage: a class of one's own cannot be a Gae; give TokenBatch(advantages=...)"
         for term in self.values:
             if not (isinstance(self.advantage, Gae) and self.advantage.value == term.value):
                 expected = f"advantage: {{kind: gae, value: {term.value}}}, got '{self.advantage}'"
@@ -236,13 +238,17 @@ class Objective(Model):
 
     def resolve(self, max_tokens: int) -> "Objective":
         """A copy with the number of tokens in place of "max_tokens"."""
-        penalties = tuple(
-            penalty.model_copy(
-                update={"divisor": penalty.divisor and penalty.divisor.resolve(max_tokens)}
+        penalties, values = (
+            tuple(
+                term.model_copy(
+                    update={"divisor": term.divisor and term.divisor.resolve(max_tokens)}
+                )
+                for term in terms
             )
-            for penalty in self.penalties
+            for terms in (self.penalties, self.values)
         )
-        return self.replace(divisor=self.divisor.resolve(max_tokens), penalties=penalties)
+        divisor = self.divisor.resolve(max_tokens)
+        return self.replace(divisor=divisor, penalties=penalties, values=values)
 
     # The stages.
 
@@ -297,15 +303,16 @@ class Objective(Model):
 
     def _with_values(self, tables: Sequence[TokenBatch], comm: Comm) -> list[TokenBatch]:
         """The tables with advantages and returns from a value."""
-        credited = [table.advantages is not None for table in tables]
-        facts = comm.sum(torch.tensor([sum(credited), len(tables)], dtype=torch.int64)).tolist()
-        if facts[0] not in (0, facts[1]):
-            raise BatchError("column 'advantages' is in some tables of the update, not in all")
-        if facts[0]:
+        names = ("advantages", "turn", "turn_reward")
+        counts = [sum(getattr(table, name) is not None for table in tables) for name in names]
+        counts = comm.sum(torch.tensor([*counts, len(tables)], dtype=torch.int64)).tolist()
+        for name, count in zip(names, counts, strict=False):
+            if count not in (0, counts[-1]):
+                raise BatchError(f"column '{name}' is in some tables of the update, not in all")
+        if counts[0]:
             return list(tables)
-        turns = all(None not in (t.turn, t.turn_reward) for t in tables) if tables else False
-        columns = {**self._columns["rewards"]}
-        columns |= dict.fromkeys(("turn", "turn_reward") * turns, f"the advantage {self.advantage}")
+        turns = [name for name, count in zip(names, counts, strict=False) if count]
+        columns = self._columns["rewards"] | dict.fromkeys(turns, f"the advantage {self.advantage}")
         return value_advantages(self.advantage, columns, self.reward_kl, tables, comm)  # type: ignore[arg-type]
 
     def _graded(self, tables: Sequence[TokenBatch]) -> Sequence[TokenBatch]:
@@ -378,7 +385,7 @@ class Objective(Model):
             values = self._value_loss(terms, plan)
             loss, metrics = loss + values.loss, {**metrics, **values.metrics}
         if check:
-            check_finite(table, loss)
+            check_finite(table, loss, f"{self.critic}_new_value")
         with torch.no_grad():
             measured, extremes = loss_metrics(surrogate, terms, plan, weights)
         return LossOutput(loss, weights, {**metrics, **measured}, extremes)
@@ -395,8 +402,8 @@ class Objective(Model):
         plan = plan.of(table, index)
         [table] = self._graded([table])
         output = self._value_loss(terms_of(table, plan), plan)
-        if check and not bool(output.loss.isfinite()):
-            table.finite(f"{self.critic}_new_value", "the loss of the value")
+        if check:
+            check_finite(table, output.loss, f"{self.critic}_new_value")
         return output
 
     def _value_loss(self, terms: Terms, plan: Plan) -> LossOutput:
@@ -449,7 +456,7 @@ class Objective(Model):
         names += [name for name in self.divergences if name in table.columns]
         leaves = {n: table.column(n, "the loss").detach().requires_grad_() for n in names}
         with torch.enable_grad():
-            value = self.loss(table.with_columns(leaves), plan, 0, check=False).loss
+            value = self.of_policy.loss(table.with_columns(leaves), plan, 0, check=False).loss
         slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         return torch.stack([gradient != 0 for gradient in slopes if gradient is not None]).any(0)
 
@@ -496,7 +503,8 @@ class Objective(Model):
         If none does, rewards may be absent, and undecided responses count like all others.
         """
         of_kl = bool(self.reward_kl.coefficient)
-        return self.shape is None or of_kl or any(needs.of_rewards(node) for _, node in self._nodes)
+        read = self.shape is None or of_kl or bool(self.values)
+        return read or any(needs.of_rewards(node) for _, node in self._nodes)
 
     @property
     def read_scores(self) -> frozenset[str]:
@@ -541,14 +549,16 @@ class Objective(Model):
     def __repr__(self) -> str:
         return str(self.explain())
 
-    def explain(self, updates_per_step: int | None = None) -> Explanation:
+    def explain(self, updates_per_step: int | None = None, value_updates: int = 1) -> Explanation:
         """Describe the objective in words: formula, rules, and settings that cannot act.
 
         Args:
             updates_per_step: optimizer updates per rollout, of each phase; None = unknown, or l0
                 are the sampler's log-probs, so that ratios differ from 1 in one update, too.
+            value_updates: updates of a value for each of them.
         """
-        return explain(self, (updates_per_step or 0) * len(self.phases))
+        updates = (updates_per_step or 0) * len(self.phases)
+        return explain(self, updates, updates * value_updates)
 
     @cached_property
     def _columns(self) -> dict[str, dict[str, str]]:
@@ -623,7 +633,7 @@ class Objective(Model):
     def own_methods(self) -> dict[type, list[Callable[..., Any]]]:
         """The classes that are not rlobj's, with their methods."""
         owners: list[Any] = [self.advantage, getattr(self.advantage, "each", None), self.divisor]
-        owners += [*self.surrogate.parts(), *self.penalties, self.mismatch]
+        owners += [*self.surrogate.parts(), *self.penalties, *self.values, self.mismatch]
         owners += [*self.controllers.values()]
         owners = [owner for owner in owners if getattr(owner, "kind", "") == "custom"]
         custom = [node for _, node in self._nodes if isinstance(node, rules.CustomRule)]

@@ -19,6 +19,7 @@ _PLACES, _OFFSET = 73, 1140  # a limb at place p < 73 counts 2^(30·p − 1140)
 _FEW = 1 << 15  # up to this many keys, `kthvalue` is faster than counting digits
 _CHUNK = 1 << 20  # values per block; the temporary tensors of a block fit in the cache
 _BLOCK = 1 << 16  # the same for sums
+_SCANNED = 64  # rows of a block that `scan` adds one after another
 
 
 class Comm(Protocol):
@@ -338,28 +339,64 @@ def shares_below(keys: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
     return torch.where(n[unit_of] > 1, shares, 0.5)[which][start : start + len(keys)]
 
 
-def scan(values: Tensor, positions: Tensor, decay: float | Tensor, longest: int) -> Tensor:
+def scan(
+    values: Tensor,
+    positions: Tensor,
+    decay: float | Tensor,
+    longest: int,
+    backward: bool = False,
+) -> Tensor:
     """y_t = x_t + d_t·y_{t−1} along each response, float64 [N].
 
-    Partial sums of 1, 2, 4, ... rows are added in an order that only the position determines, so
-    the result does not depend on the other responses.
+    Sums of blocks of 64 rows are added up in the same way. The position alone determines this
+    order, so the result does not depend on the other responses.
 
     Args:
         values: x, [N].
         positions: each row's position in its response, from 0, [N].
         decay: d in [0, 1], one number, or one for each row that receives a sum, [N].
         longest: the number of rows of the longest response.
+        backward: y_{t+1} in place of y_{t−1}; the last row of a response has position 0.
     """
-    total, step = values.double(), 1
-    factor = decay.double() if isinstance(decay, Tensor) else decay
-    while step < longest:
-        total = total + torch.where(positions >= step, factor * _earlier(total, step), 0.0)
-        step *= 2
-        if isinstance(factor, Tensor):
-            factor = factor * _earlier(factor, step // 2)
-        else:
-            factor = decay**step
-    return total
+    if not len(values):
+        return values.double()
+    size = min(longest, _SCANNED)
+    place = positions % size
+    first = place == 0
+    block = first.cumsum(0) - (first.long() if backward else 1)
+    blocks = int(first.sum())
+    cell = place * blocks + block
+    total = torch.zeros(size * blocks, dtype=torch.float64, device=values.device)
+    factor = (
+        torch.zeros_like(total) if isinstance(decay, Tensor) else total.new_full((size,), decay)
+    )
+    if isinstance(decay, Tensor):
+        factor[cell] = decay.double().expand(len(cell))
+    total[cell] = values.double()
+    total, factor = total.view(size, blocks), factor.view(size, -1)
+    for row in range(1, size):
+        total[row] += factor[row] * total[row - 1]
+        factor[row] *= factor[row - 1]
+    if longest > size:
+        number, sums = positions[first] // size, factor[-1].expand(blocks)
+        sums = scan(total[-1], number, sums, -(-longest // size), backward)
+        before = _earlier(sums.flip(0), 1).flip(0) if backward else _earlier(sums, 1)
+        total += factor * before.masked_fill(number == 0, 0)
+    return total.view(-1)[cell]
+
+
+def scan_to_go(values: Tensor, decay: Tensor, lengths: Tensor) -> Tensor:
+    """y_t = x_t + d_t·y_{t+1} along each response, float64 [N]; the rest is as in `scan`.
+
+    Args:
+        values: x, [N].
+        decay: d, [N].
+        lengths: rows of each response, [B].
+    """
+    rows = torch.arange(len(values), device=values.device)
+    left = (lengths.cumsum(0) - 1).repeat_interleave(lengths) - rows
+    longest = int(lengths.max()) if len(lengths) else 0
+    return scan(values, left, decay, longest, backward=True)
 
 
 def scan_extremes(values: Tensor, positions: Tensor, largest: bool, longest: int) -> Tensor:

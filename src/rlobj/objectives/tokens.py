@@ -90,8 +90,9 @@ class TokenBatch:
         reward_names: the names of the K rewards, or None.
         reward_weights: the weights of the K rewards in their sum; None = 1 each.
         columns: columns of your own, [N] for one value per token or per turn, or [B] for one per
-            response (if B = N, [B, 1]); rules read them by name if the objective declares them:
-            `Objective(columns={"stage": "response"})`. Whole numbers stay int64.
+            response (if B = N, [B, 1], except for NAME_bootstrap); rules read them by name if the
+            objective declares them: `Objective(columns={"stage": "response"})`. Whole numbers stay
+            int64.
 
     Example:
         >>> batch = TokenBatch(lengths=[2, 1], groups=[0, 0], logprobs=[-0.1, -2.0, -0.5])
@@ -164,7 +165,9 @@ class TokenBatch:
         if "columns" in names:
             known, form = self.response_columns, (self.logprobs, self.lengths, COLUMN_NAMES)
             users = {
-                name: token_columns.user_column(name, value, *form, name in known)
+                name: token_columns.user_column(
+                    name, value, *form, name in known or name.endswith("_bootstrap")
+                )
                 for name, value in token_columns.mapping(self.columns).items()
             }
             columns["columns"] = {name: column for name, (column, _) in users.items()}

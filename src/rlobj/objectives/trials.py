@@ -120,18 +120,20 @@ def _try_own_code(objective: Objective, table: TokenBatch, differences: bool) ->
                     f"{name} is {value[row]:.6g} at row {row}, and {apart[row]:.6g} if each "
                     f"response is in a micro-batch of its own{_place(objective, name)}"
                 )
-        if differences:
-            _try_differences(objective, phase, table, plan, " ".join(whole))
+        columns = ["logprobs", *[f"{phase.critic}_new_value"] * bool(phase.values)]
+        for column in columns if differences else ():
+            _try_differences(phase, table, plan, column, " ".join(whole))
 
 
 def _try_differences(
-    objective: Objective, phase: Objective, table: TokenBatch, plan: Plan, names: str
+    phase: Objective, table: TokenBatch, plan: Plan, column: str, names: str
 ) -> None:
-    leaf, mode = table.logprobs.clone().requires_grad_(), _StopGradients()
+    leaf = table.column(column, "the loss").clone().requires_grad_()
+    mode = _StopGradients()
 
-    def loss(logprobs: Tensor) -> Tensor:
+    def loss(values: Tensor) -> Tensor:
         with mode:
-            return phase.loss(table.replace(logprobs=logprobs), plan).loss
+            return phase.loss(table.with_columns({column: values}), plan).loss
 
     [gradient] = torch.autograd.grad(loss(leaf), leaf)
     rounding = 0.02 * float(gradient.abs().max())  # float32, as in training
@@ -140,13 +142,13 @@ def _try_differences(
         if not slope.isclose(gradient[row], rtol=0.02, atol=rounding):
             raise BatchError(
                 f"the gradient is {gradient[row]:.6g} at row {row}, and {slope:.6g} by finite "
-                f"differences of the loss{_place(objective, names)}"
+                f"differences of the loss{_place(phase, names)}"
             )
 
 
 def _place(objective: Objective, name: str) -> str:
     """File and line of the class of one's own that is in a name, or else of the first one."""
-    terms = (*objective.surrogate.parts(), *objective.penalties)
+    terms = (*objective.surrogate.parts(), *objective.penalties, *objective.values)
     named, methods = {type(term) for term in terms if str(term) in name}, objective.own_methods
     owner = next((of for of in methods if of in named), next(iter(methods)))
     return place_of(methods[owner][0])
@@ -157,10 +159,9 @@ def _values(phase: Objective, table: TokenBatch, plan: Plan, index: int) -> dict
     place = index % len(plan.weights)
     phase.loss(table, plan, place)  # which reports an error of a term
     terms = terms_of(table, plan.of(table, place))
-    parts = {
-        str(term): bind(term, terms.values)(terms) for term in (phase.surrogate, *phase.penalties)
-    }
-    shares = {f"c/Z of {k}": share for k, share in enumerate(plan.penalties[place], 1)}
+    parts = {str(term): bind(term, terms.values)(terms) for term in phase.terms.values()}
+    given = (*plan.penalties[place], *plan.value_shares[place])
+    shares = {f"c/Z of {k}": share for k, share in enumerate(given, 1)}
     return {"m·ω/Z": plan.weights[place], "A": plan.advantages[place], **shares, **parts}
 
 
@@ -207,6 +208,10 @@ def _table(
     scores = {f"{name}_logprob": columns["old_logprobs"] for name in objective.scores}
     scores |= {f"{name}_entropy": base for name in objective.scores}
     scores |= dict.fromkeys(objective.divergences, base)
+    if objective.critic is not None:
+        moved = base / 2 + (torch.arange(size) % 4 - 1.5) / 3.3
+        kinds = {"value": base / 2, "new_value": moved, "bootstrap": base[: len(lengths), None]}
+        scores |= {f"{objective.critic}_{kind}": column for kind, column in kinds.items()}
     reward_values = torch.tensor(rewards).float()
     return TokenBatch(
         lengths=torch.tensor(lengths),

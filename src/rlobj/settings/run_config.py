@@ -242,7 +242,9 @@ class RunConfig(Model):
         """The objective in words, as this run trains with it."""
         training = self.training
         of_sampler = training.old_logprobs == "sampler"
-        return self.resolved_objective().explain(None if of_sampler else training.updates)
+        updates = None if of_sampler else training.updates
+        value_updates = 1 if self.critic is None else self.critic.updates
+        return self.resolved_objective().explain(updates, value_updates)
 
 
 def settings_of(config: Model) -> dict[str, Any]:
