@@ -98,7 +98,10 @@ def test_an_objective_that_reads_each_reward_needs_all_of_them(
         train(tmp_path, objective, reward_funcs=[reward, second])
 
 
-@pytest.mark.parametrize("preset", ["tis", *map(slow, ("icepop", "kpop", "mis", "prime-rl"))])
+OF_SAMPLERS = ("bpo", "icepop", "kpop", "mis", "prime-rl")
+
+
+@pytest.mark.parametrize("preset", ["tis", *map(slow, OF_SAMPLERS)])
 def test_the_samplers_log_probs_are_read(tmp_path: Path, preset: str) -> None:
     one, found = train(tmp_path, preset, rollout_func=with_logprobs, max_steps=1)
     assert one.state.log_history[0]["rlobj/sampler/nan_tokens"] > 0
