@@ -19,7 +19,6 @@ from rlobj.conversations import (
     EnvironmentSettings,
     MethodEnvironment,
     ToolEnvironment,
-    ToolResult,
     from_trl,
 )
 from rlobj.conversations.methods import made_environment
@@ -27,6 +26,7 @@ from rlobj.conversations.named import NamedEnvironments
 from rlobj.conversations.opening import open_conversations
 from rlobj.data import Chat, Problem
 from rlobj.samplers import Response, SamplingSettings
+from rlobj.samplers.response import ToolUse
 
 PROBLEM = Problem("1", "Count to 3.", "3", {"start": 1})
 SETTINGS = EnvironmentSettings(deadline=5)
@@ -62,10 +62,10 @@ class Together:
     def __init__(self, calls: int) -> None:
         self.all_begun = asyncio.Barrier(calls)
 
-    async def call(self, name: str, arguments: Any, seed: int) -> ToolResult:
+    async def call(self, name: str, arguments: Any, seed: int) -> tuple[str, ToolUse]:
         await self.all_begun.wait()
         await asyncio.sleep(arguments["seconds"])
-        return ToolResult(f"{name} {arguments['seconds']}", "", arguments["seconds"])
+        return f"{name} {arguments['seconds']}", ToolUse(name, "", arguments["seconds"])
 
 
 def test_calls_are_made_at_once_and_answered_in_their_order():

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from forked import alive, wait_until
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import importing
-from rlobj.conversations import EnvironmentSettings, ToolPool, ToolResult
+from rlobj.conversations import EnvironmentSettings, ToolPool
 
 FILE = Path(__file__).with_name("some_tools.py")
 TOOLS = tuple(f"{FILE}:{name}" for name in ("add", "fail", "values", "draw", "wait"))
@@ -29,13 +30,14 @@ def settings(*tools, **limits):
     return EnvironmentSettings(tools=tools or TOOLS, **{"deadline": 1.0, "workers": 2, **limits})
 
 
-def called(pool, *calls, **more) -> list[ToolResult]:
+def called(pool, *calls, **more) -> list[Any]:
     """What became of calls that were made at the same time."""
 
     async def all_of_them():
         return await asyncio.gather(*(pool.call(*call, **more) for call in calls))
 
-    return asyncio.run(all_of_them())
+    answers = asyncio.run(all_of_them())
+    return [SimpleNamespace(text=text, **vars(use)) for text, use in answers]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,8 @@ def test_a_call_that_cannot_be_made_is_an_answer(pool):
 
 def test_calls_do_not_wait_for_a_slow_one_and_are_answered_in_their_order(pool):
     async def timed(call):
-        result = await pool.call(*call)
-        return result.text, time.monotonic()
+        text, _ = await pool.call(*call)
+        return text, time.monotonic()
 
     async def together():
         quick = [("add", {"a": i}) for i in range(100)]

@@ -97,9 +97,9 @@ def answered(pool: Any, name: str, how: str) -> tuple[str, str]:
         return [await pool.call(name, {"how": each}) for each in (how, "sound")]
 
     with pool:
-        bad, sound = asyncio.run(both())
-    assert (sound.text, sound.error) == ("1", "")
-    return bad.error, bad.error + bad.text
+        (text, bad), (told, sound) = asyncio.run(both())
+    assert (told, sound.error) == ("1", "")
+    return bad.error, bad.error + text
 
 
 def stepped(target: str, how: str) -> tuple[str, str]:

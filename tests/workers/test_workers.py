@@ -208,7 +208,7 @@ print(int(opened.score(["a"], [Problem("p", "?", "x")])[0].reward), flush=True)
 import asyncio
 from rlobj.conversations import EnvironmentSettings, ToolPool
 opened = ToolPool(EnvironmentSettings(tools=(f"{FILE}:process",)))
-print(asyncio.run(opened.call("process", {})).text, flush=True)
+print(asyncio.run(opened.call("process", {}))[0], flush=True)
 """,
 }
 BUSY = {

@@ -9,6 +9,5 @@ from .methods import ToolEnvironment as ToolEnvironment
 from .methods import from_trl as from_trl
 from .opening import Calculator as Calculator
 from .pool import ToolPool as ToolPool
-from .pool import ToolResult as ToolResult
 from .rendering import Rendering as Rendering
 from .settings import EnvironmentSettings as EnvironmentSettings

@@ -10,7 +10,7 @@ from rlobj.base.errors import ConfigError, RunError
 from rlobj.base.showing import shown
 from rlobj.conversations import environment
 from rlobj.conversations.environment import Adapter, Environment, Message, Turn
-from rlobj.conversations.pool import ToolPool, ToolResult
+from rlobj.conversations.pool import Answer, ToolPool
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
 from rlobj.samplers.response import ToolUse
@@ -38,22 +38,18 @@ class ToolEnvironment(Adapter):
         calls = messages[-1].get("tool_calls") or ()
         if not calls:
             return Turn(done=True)
-        return self._answers(calls, await asyncio.gather(*map(self._call, calls)))
+        return self._turn(await asyncio.gather(*map(self._call, calls)))
 
-    async def _call(self, call: Mapping[str, Any]) -> ToolResult:
-        if error := call.get("error"):
-            return ToolResult(f"error: {error}", "malformed")
+    async def _call(self, call: Mapping[str, Any]) -> Answer:
         function = call["function"]
+        if error := call.get("error"):
+            return f"error: {error}", ToolUse(function["name"], "malformed")
         return await self.pool.call(function["name"], function["arguments"], self.conversation_seed)
 
     @staticmethod
-    def _answers(calls: Sequence[Mapping[str, Any]], results: Sequence[ToolResult]) -> Turn:
-        names = [call["function"]["name"] for call in calls]
-        answers = list(zip(names, results, strict=True))
-        return Turn(
-            [{"role": "tool", "name": name, "content": result.text} for name, result in answers],
-            uses=tuple(ToolUse(name, result.error, result.seconds) for name, result in answers),
-        )
+    def _turn(answers: Sequence[Answer]) -> Turn:
+        heard = [{"role": "tool", "name": use.name, "content": text} for text, use in answers]
+        return Turn(heard, uses=tuple(use for _, use in answers))
 
 
 class MethodEnvironment(ToolEnvironment):
@@ -100,7 +96,7 @@ class MethodEnvironment(ToolEnvironment):
         """Call the methods that the last turn asks for; without calls, ask for the reward."""
         calls = messages[-1].get("tool_calls") or ()
         if calls:
-            return self._answers(calls, [await self._call(call) for call in calls])
+            return self._turn([await self._call(call) for call in calls])
         return Turn(reward=await self.reward_at_limit(), done=True)
 
     async def reward_at_limit(self) -> float:

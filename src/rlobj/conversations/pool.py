@@ -10,7 +10,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from rlobj.base.errors import ConfigError, RunError, reported
@@ -21,26 +20,14 @@ from rlobj.conversations import box
 from rlobj.conversations.environment import Call, Turn, called, limited_text
 from rlobj.conversations.settings import EnvironmentSettings, require_known
 from rlobj.conversations.tool_worker import answered, failed, schema_of
+from rlobj.samplers.response import ToolUse
 from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Failure, NoReply
 
+Answer = tuple[str, ToolUse]
+"""What the policy reads of a call: what the tool returned, or what went wrong; and the call."""
 BOX = {"calculator": box.calculator, "python": box.python}
 """The tools in the box, by name."""
-
-
-@dataclass(frozen=True)
-class ToolResult:
-    """What became of a call.
-
-    Attributes:
-        text: what the policy reads: what the tool returned, or what went wrong.
-        error: as in `ToolUse`; of a "flood", the middle of the text is left out.
-        seconds: that the call took, without the wait for a free process.
-    """
-
-    text: str
-    error: str = ""
-    seconds: float = 0.0
 
 
 class ToolPool:
@@ -106,7 +93,7 @@ class ToolPool:
             for name, tool in self._tools.items()
         ]
 
-    async def call(self, name: str, arguments: Mapping[str, Any], seed: int = 0) -> ToolResult:
+    async def call(self, name: str, arguments: Mapping[str, Any], seed: int = 0) -> Answer:
         """Call a tool.
 
         Args:
@@ -114,6 +101,10 @@ class ToolPool:
             arguments: by name, as JSON has them.
             seed: with the name and the arguments, it seeds the global generators of Python, numpy
                 and torch in a worker process. Those of this process are left alone.
+
+        Returns:
+            What the policy reads, and what became of the call. Of a "flood", the middle of the text
+            is left out. The seconds are without the wait for a free process.
         """
         tool, begun = self._tools[name], time.monotonic()
         most, patience = self._settings.max_output, self._settings.deadline
@@ -140,7 +131,7 @@ class ToolPool:
             raise
         except Exception as problem:  # the result is nothing that the policy can read
             text, error = failed(problem, most)
-        return ToolResult(text, error, time.monotonic() - begun)
+        return text, ToolUse(name, error, time.monotonic() - begun)
 
     def _opened(self, size: int, *, describe: bool = False) -> Pool:
         """Worker processes for the tools that settings name."""
@@ -154,7 +145,7 @@ class ToolPool:
         }
         return Pool(size, "rlobj.conversations.tool_worker:Tools", arguments, memory=memory)
 
-    def _call_there(self, name: str, arguments: Mapping[str, Any], seed: int) -> ToolResult:
+    def _call_there(self, name: str, arguments: Mapping[str, Any], seed: int) -> Answer:
         """Ask a free process; one that does not answer is killed."""
         begun = time.monotonic()
         try:
@@ -168,7 +159,7 @@ class ToolPool:
             text, error = f"error: the tool {problem}", problem.reason
         except Exception as problem:  # the arguments are no JSON, or no process can be started
             text, error = failed(problem, self._settings.max_output)[0], "error"
-        return ToolResult(text, error, time.monotonic() - begun)
+        return text, ToolUse(name, error, time.monotonic() - begun)
 
 
 def _name(tool: str | Callable[..., Any]) -> str:

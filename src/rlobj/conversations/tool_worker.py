@@ -17,7 +17,7 @@ from rlobj.conversations.environment import limited_text
 
 
 def answered(result: Any, most: int) -> list[str]:
-    """The text and the kind of error, both as in `ToolResult`, of what a tool returned.
+    """The text and the kind of error, as in `ToolUse`, of what a tool returned.
 
     Args:
         result: what it returned.
