@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from rlobj.insight import Inspection
 
 
-NUMBERS = {"prob": 4, "entropy": 3, "advantage": 2, "gradient_norm": 3, "factor": 3, "staleness": 1}
+NUMBERS = {"prob": 4, "entropy": 3, "value": 3, "advantage": 2, "gradient_norm": 3}
+NUMBERS |= {"factor": 3, "staleness": 1}
 """Columns of tokens on the screen, with their digits."""
+TITLES = {"gradient_norm": "gradient", "value": "V"}
+"""Names of columns on the screen that differ."""
 GROUPS, EXAMPLES = 10, 2
 """Token texts on the screen, the most frequent first, and tokens of each in context."""
 NONE = 'None. --where RULE selects among all tokens, touched or not, such as --where "prob < 0.01".'
@@ -77,6 +80,7 @@ def inspect(
 
     \b  prob logprob surprisal entropy old_prob ratio advantage reward position
       gradient_norm entropy_sensitivity sampler_gap staleness weight factor
+      value, the V of a run that trains one
       step update response group token
       kept: 1 or 0; spurious: the same, in tasks that judge tokens, such as scratchpad
     """
@@ -126,8 +130,9 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
     shown_groups = inspection.groups.slice(0, groups).to_pylist()
     absent = set() if any(effect == "reweighted" for effect, _ in clauses) else {"factor"}
     absent |= set() if any(row["staleness"] for row in shown_groups) else {"staleness"}
+    absent |= {"value"} if all(row["value"] is None for row in shown_groups) else set()
     digits = {name: places for name, places in NUMBERS.items() if name not in absent}
-    titles = ["gradient" if name == "gradient_norm" else name for name in digits]
+    titles = [TITLES.get(name, name) for name in digits]
     head = "tokens" if inspection.complete else "recorded"
     shown = table("", right=(head, *titles))
     tokens = inspection.examples(groups)

@@ -3,7 +3,7 @@
 A rule about a population, such as `entropy.bottom(0.8)`, is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow
@@ -44,22 +44,26 @@ TOKEN_BY_TOKEN |= nodes.Function | nodes.Logic | nodes.Negative | nodes.Not | no
 _WIDE = ("rollout", "response", "group")  # ids that float32 would round
 
 
-def read_filter(where: str | Expr) -> Expr:
+def read_filter(where: str | Expr, more: Sequence[str] = ()) -> Expr:
     """The rule of `where`, which must be about single recorded tokens.
+
+    Args:
+        where: text, or a rule.
+        more: columns that the rows have besides those of the record.
 
     Raises:
         ConfigError: no rule, a rule about a population, or a column that the record lacks.
     """
-    scope = Scope(dict.fromkeys(OWN_COLUMNS, "token"))
+    scope, readable = Scope(dict.fromkeys((*OWN_COLUMNS, *more), "token")), (*_READABLE, *more)
     rule = parse(where, scope) if isinstance(where, str) else where
     if not rule.is_rule:
         raise ConfigError(f"'{rule}' is a number. Expected a rule, such as {rule} > 0")
     for node in rule.walk():
-        absent = isinstance(node, nodes.Column) and node.name not in _READABLE
+        absent = isinstance(node, nodes.Column) and node.name not in readable
         if (absent and str(node) in COLUMNS) or isinstance(node, nodes.NamedReward):
             why = f"the record has no column '{node}'"
         elif absent or isinstance(node, nodes.Controlled):
-            raise ConfigError(f"the record has no column '{node}'.{nearest(str(node), _READABLE)}")
+            raise ConfigError(f"the record has no column '{node}'.{nearest(str(node), readable)}")
         elif not isinstance(node, TOKEN_BY_TOKEN):
             why = f"'{node}' depends on other tokens, and each token is judged by itself here"
         else:

@@ -15,6 +15,7 @@ from rlobj.base.errors import ConfigError, Setting
 from rlobj.insight import numbers
 from rlobj.insight.filtering import matching, read_filter, undecided
 from rlobj.insight.opening import OpenRun, observed_again, open_run
+from rlobj.objectives.critic import value_names
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
 from rlobj.runs.layout import step_files
@@ -27,7 +28,7 @@ KEYS = ("text", "effect", "clause")
 _key = operator.itemgetter(*KEYS)
 MEANS = (
     *("prob", "entropy", "advantage", "gradient_norm", "factor", "reward", "spurious"),
-    "staleness",
+    *("staleness", "value"),
 )
 """Columns whose mean a group has; `spurious` is then a share."""
 _PLACE = ("step", "update", "response", "position")
@@ -160,7 +161,8 @@ def inspect(
     traces = is_traces(Path(run))
     where = "prob <= 1" if traces and where is None else where
     opened = OpenRun(Path(run), {}) if traces else open_run(run)
-    rule = None if where is None else read_filter(where)
+    values = [f"{name}_value" for name in value_names(opened.settings.get("objective") or {})]
+    rule = None if where is None else read_filter(where, values)
     question = "dropped tokens" if dropped else "touched tokens" if rule is None else "tokens"
     question += "" if text is None else f" {visible(text, 40)!r}"
     question += "" if rule is None else f" with {rule}"
@@ -238,6 +240,8 @@ def _from_tables(run: OpenRun, step: int | None, rule: Expr, trust: bool) -> _Re
         observed, place = observed_again(update), (update.step, update.update)
         every = observed.plan.asked_clauses.in_phase.nonzero()[:, 0]
         rows = rows_of(observed, every, place, run.texts, context=0)
+        if critic := update.objective.critic:  # as rules call it
+            rows = rows.append_column(f"{critic}_value", rows["value"])
         selected = matching(rule, rows).to_numpy(zero_copy_only=False)
         unknown += pc.sum(undecided(rule, rows)).as_py() or 0
         parts.append(rows_of(observed, every[selected], place, run.texts))

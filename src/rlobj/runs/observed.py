@@ -61,6 +61,12 @@ class ObservedUpdate:
         judged = self.table.columns.get("spurious")
         return torch.full_like(self.logprobs, torch.nan) if judged is None else judged
 
+    @property
+    def value(self) -> torch.Tensor:
+        """V of the context before each token, NaN if the objective reads no value, [N]."""
+        known = self.table.columns.get(f"{self.objective.critic}_value")
+        return torch.full_like(self.logprobs, torch.nan) if known is None else known
+
     @cached_property
     def gradient_norm(self) -> torch.Tensor:
         """|A|·sqrt(1 − 2π + Σ π²), the norm of the gradient of A·log π by the logits, [N]."""

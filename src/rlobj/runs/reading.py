@@ -15,7 +15,7 @@ from rlobj.base.paths import step_of, there
 from rlobj.runs.columns import COLUMNS, SCHEMA, SCHEMA_VERSION, VERSION_KEY
 from rlobj.runs.layout import table_files
 
-LATER = {"rollout", "began", "staleness"}
+LATER = {"rollout", "began", "staleness", "value"}
 """Columns that older records of this version lack."""
 UPDATES_KEY = "rlobj.record"
 """The key of the counts of a step's updates in the metadata of a file of the record."""

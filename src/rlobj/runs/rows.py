@@ -38,6 +38,7 @@ def rows_of(
         "weight": plan.weights[0][rows],
         "factor": plan.asked_clauses.factor[rows],
         "advantage": plan.advantages[0][rows],
+        "value": observed.value[rows],
         "prob": logprobs.exp(),
         "old_prob": old.exp(),
         "ratio": functional.log_ratio(logprobs, old).exp(),
