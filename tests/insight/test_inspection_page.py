@@ -36,8 +36,8 @@ HOSTILE = (
 )
 TEXTS = (*HOSTILE, "7", "+", " the", "\n")
 STEP, PER_GROUP, LENGTH = 2, 4, 12
-HIDDEN = ("schema_version", "text", "before", "after", "kept")
-"""Columns that the panel shows in another way."""
+HIDDEN = ("schema_version", "text", "before", "after", "kept", "value")
+"""Columns that the panel shows in another way; `value` is one of runs that train one."""
 RANGES = {"range:advantage": "0.001..", "range:prob": "..0.002"}
 
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")

@@ -52,9 +52,10 @@ class PageRows:
 
     Attributes:
         rows: a pyarrow table with the columns of the record, and for whole updates also
-            old_entropy, ref_gap, proxy_gap, prompt, turn_reward, read (what the policy read before
-            the token), `reward:NAME`, and an objective's own columns. `holds:PART` says whether a
-            part of the run's rules holds; null = not known.
+            old_entropy, ref_gap, proxy_gap, prompt, turn_reward, NAME_return of a value, read (what
+            the policy read before the token), `reward:NAME`, and an objective's own columns; its
+            `value` is NAME_value. `holds:PART` says whether a part of the run's rules holds; null =
+            not known.
         updates: step and update of the whole updates.
         notes: what is left out or shown in another way than the reader may expect, in sentences.
         objective: that of the run; None if it cannot be read.
@@ -125,6 +126,8 @@ def read_rows(
     else:
         counts = opened.record.updates
         rows, touched = _recorded(opened.record, whole, min(left, RECORDED), notes)
+        if objective is not None and objective.critic:  # as rules and full tables call it
+            rows = rows.rename_columns({"value": f"{objective.critic}_value"})
         parts.append(with_parts(rows, rules))
     rows = pyarrow.concat_tables(parts, promote_options="default").unify_dictionaries()
     if not len(rows):
@@ -197,7 +200,7 @@ def whole_rows(update: UpdateTable, texts: TokenTexts, rules: Sequence[Rule] = (
     rows = encoded(rows_of(observed, decided, (update.step, update.update), texts, context=0))
     in_phase = pyarrow.array(numpy(plan.asked_clauses.in_phase[decided]))
     rows = rows.append_column("in_phase", in_phase)
-    rows = rows.drop_columns(["before", "after"])  # the rows around say it
+    rows = rows.drop_columns(["before", "after", "value"])  # the rows around and the table say it
     per_token, per_response = _more_columns(observed)
     chosen = table.responses[decided]
     places = zip(chosen.tolist(), table.positions[decided].tolist(), strict=True)

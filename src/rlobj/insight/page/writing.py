@@ -20,7 +20,7 @@ from rlobj.runs.metrics import Progress
 
 __all__ = ["write_inspection_page"]
 _asset = partial(packaged, "rlobj.insight.page")
-VIEWS = ("page", "filter", "details", "responses", "tokens", "planes", "inspect")
+VIEWS = ("page", "filter", "details", "values", "responses", "tokens", "planes", "inspect")
 
 
 def write_inspection_page(
@@ -56,8 +56,11 @@ def write_inspection_page(
     body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     described = {name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()}
     described |= {k: {"unit": c.unit, "meaning": c.meaning} for k, c in COLUMNS.items()}
+    critic = page.objective and page.objective.critic
+    described[f"{critic}_value"] = described.pop("value")
     about = {
         "touched": page.touched,
+        "critic": critic,
         "rules": [described_rule(rule, field) for rule, field in rules.items()],
         "columns": described,
     }

@@ -84,7 +84,8 @@ function card(response, index, group) {
   if (prompt) body.prepend(make("div", { class: "heard" }, visible(prompt, 20_000)));
   const began = word("began", start) ? `: ${visible(word("began", start), 40)}` : "";
   const name = make("h3", {}, row ? `rollout ${response.rollout}, row ${row}${began}` : `response ${response.response}`);
-  return make("article", {}, make("header", {}, name, make("p", { class: "counts" }, facts.join(" · "))), body);
+  const below = whole && end > start && store.has(V) ? [curve(response)] : [];
+  return make("article", {}, make("header", {}, name, make("p", { class: "counts" }, facts.join(" · "))), body, ...below);
 }
 
 function fill(chunk) {
@@ -158,7 +159,7 @@ function buildResponses() {
   change("color");
   explainRows(byId("group-responses"));
   drawMarks();
-  const after = (draw) => () => load(["began", "prob", "reward", "advantage", "prompt", "read", state.color]).then(draw);
+  const after = (draw) => () => load(["began", "prob", "reward", "advantage", "prompt", "read", V, RETURN, state.color]).then(draw);
   const paintAll = () => byId("group-responses").querySelectorAll("[data-row]").forEach(look);
   on(["step", "update", "group"], after(drawResponses), "responses");
   on(["at"], after(toPlace), "responses");
