@@ -35,6 +35,7 @@ GRADIENT = {
     "gradient": ("size", number),
     "gradient_up": ("raised", percent),
     "gradient_spurious": ("spurious", percent),
+    "value_explained_variance": ("V explains", number),
 }
 """The gradients of objectives, in the same way."""
 EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
@@ -62,6 +63,15 @@ def replay(
             help="Values of a number that has a name in capitals in a rule; 20 by default.",
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Also the run's objective with another setting, such as "
+            "objective.advantage.lam=0.9. Repeatable: all changes make one objective.",
+        ),
+    ] = None,
     step: Step = None,
     json: Json = False,
     trust: Trust = False,
@@ -78,14 +88,19 @@ def replay(
     \b  rlobj replay runs/stapo-20260101-120000 --preset grpo,stare,20-entropy
       rlobj replay RUN --rule "(advantage > 0) & (prob < 0.01)"
       rlobj replay RUN --rule "prob < TAU" --sweep TAU=1e-4..1e-2
+      rlobj replay RUN --set objective.surrogate.high=0.28
     """
     console = Screen()
     with importing("torch"):
         from rlobj.insight import replay as replay_run
+        from rlobj.settings.layers import parse_setting
     objectives = [name.strip() for name in (preset or "").split(",") if name.strip()]
     objectives += rule or ()
+    layers = [("--set", parse_setting(text)) for text in settings or []]
     with reading("replaying") as move:
-        replayed = replay_run(run, objectives, sweep=sweep, step=step, trust=trust, progress=move)
+        replayed = replay_run(
+            run, objectives, sweep=sweep, settings=layers, step=step, trust=trust, progress=move
+        )
     if json:
         typer.echo(replayed.to_json())
     else:

@@ -33,7 +33,9 @@ def planned(objective: Objective, *updates: UpdateTable) -> Any:
     batches = [[update] for update in updates]
     phases = Replayed(objective).phases(batches)
     plans = [vars(plan_again(*pair)) for pair in zip(phases, batches, strict=True)]
-    columns = {name: torch.cat([plan[name] for plan in plans]) for name in plans[0]}
+    columns = {
+        name: torch.cat([plan[name] for plan in plans]) for name in plans[0] if name != "of_value"
+    }
     return SimpleNamespace(**columns)
 
 

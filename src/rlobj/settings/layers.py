@@ -144,6 +144,13 @@ def nested(path: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def given_layers(settings: Mapping[str, Any] | Sequence[Layer] | None) -> list[Layer]:
+    """The layers of single settings by dotted name, or the layers that are given."""
+    if isinstance(settings, Mapping):
+        return [("settings", nested(path, value)) for path, value in settings.items()]
+    return [*(settings or ())]
+
+
 def reward_settings(reward: str | Callable[..., Any]) -> dict[str, Any]:
     """The settings of a reward that is given as a kind, as the path of a function, or as one.
 

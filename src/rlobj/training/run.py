@@ -28,7 +28,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.runs.configuration import dump_config
 from rlobj.runs.layout import is_run
 from rlobj.runs.run_folder import RunFolder
-from rlobj.settings.layers import Layer, file_layer, flattened, merged, nested
+from rlobj.settings.layers import Layer, file_layer, flattened, given_layers, merged, nested
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.trust import named_code
 from rlobj.training.loop.callbacks import Callback
@@ -132,7 +132,7 @@ def train(
     inputs = CallerInputs(
         model, tokenizer, data, eval_on, reward, sampler, environment, tools, callbacks
     )
-    named = [*inputs.layers(), *_layers(settings)]
+    named = [*inputs.layers(), *given_layers(settings)]
     above = [*([] if config is None else [file_layer(config)]), *named]
     with shown(progress) as screen:
         if not dry_run:
@@ -207,7 +207,7 @@ def resume(
     """
     from rlobj.training.progress import shown
 
-    changes = _layers(settings)
+    changes = given_layers(settings)
     if isinstance(sampler, str):
         changes, sampler = [("sampler", nested("sampling.engine", sampler)), *changes], None
     inputs = CallerInputs(
@@ -312,9 +312,3 @@ def _open(run: ResolvedRun, listeners: Sequence[Callback]) -> None:
 def _listeners(inputs: CallerInputs, screen: RunScreen | None) -> list[Callback]:
     """The caller's callbacks, and the screen."""
     return [*inputs.callbacks, *([] if screen is None else [screen])]
-
-
-def _layers(settings: Mapping[str, Any] | Sequence[Layer] | None) -> list[Layer]:
-    if isinstance(settings, Mapping):
-        return [("settings", nested(path, value)) for path, value in settings.items()]
-    return [*(settings or ())]

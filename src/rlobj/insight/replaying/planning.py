@@ -1,7 +1,7 @@
 """Objectives planned again on full tables: weights and gradients of every token, exactly."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +14,7 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import EFFECTS, Plan
 from rlobj.objectives.settings import bind
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.runs.loss_metrics import average
 from rlobj.runs.tables import UpdateTable
 
 MiniBatch = Sequence[UpdateTable]
@@ -52,6 +53,7 @@ class Planned:
         effect: the place in EFFECTS of what was done, int8 [N]; −1 = the token was not touched.
         clipped: a weight, and no gradient because of the surrogate's bounds, bool [N].
         equal: the planned weight is the recorded one, to the bit, bool [N].
+        of_value: metrics of the recorded V.
     """
 
     weights: torch.Tensor
@@ -60,6 +62,7 @@ class Planned:
     effect: torch.Tensor
     clipped: torch.Tensor
     equal: torch.Tensor
+    of_value: Mapping[str, float] = field(default_factory=dict)
 
 
 def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
@@ -71,7 +74,7 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
     rows = batch[0].table.decided
     zeros = torch.zeros_like(batch[0].table.logprobs)
     untouched, none = torch.full_like(rows, -1, dtype=torch.int8), torch.zeros_like(rows)
-    planned = Planned(zeros, zeros, zeros, untouched, none, rows)
+    planned, of_value = Planned(zeros, zeros, zeros, untouched, none, rows), []
     for i, (objective, table, state) in enumerate(phases):
         plan = objective.plan([table], state, clauses=True)
         every = objective.replace(drop=None, keep=None)
@@ -83,10 +86,22 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
         terms = terms_of(table, plan)
         above, below = bind(objective.surrogate, terms.values).clipped_sides(terms)
         planned.clipped = planned.clipped | ((above | below) & (plan.weights[0] != 0))
+        of_value.append(_of_value(objective, table, plan))
         planned.equal = planned.equal & (plan.weights[0] == recorded(batch, i).weights)
         for code, name in enumerate(EFFECTS):
             planned.effect = planned.effect.masked_fill(plan.asked_clauses.touched(name), code)
-    return Planned(*(column[rows] for column in vars(planned).values()))
+    columns = [column for column in vars(planned).values() if torch.is_tensor(column)]
+    return Planned(*(column[rows] for column in columns), average(of_value))
+
+
+def _of_value(objective: Objective, table: TokenBatch, plan: Plan) -> dict[str, float]:
+    """The metrics of the recorded V, its loss before it is trained; {} if there is none."""
+    if not objective.values:
+        return {}
+    old, new = (f"{objective.critic}_{kind}" for kind in ("value", "new_value"))
+    loss = objective.value_loss(table.with_columns({new: table.columns[old]}), plan, 0).loss
+    metrics = {name: value for name, value in plan.metrics.items() if name.startswith("value/")}
+    return {"value/loss": float(loss), **metrics}
 
 
 def recorded(batch: MiniBatch, phase: int) -> UpdateTable:
@@ -100,7 +115,7 @@ def token_gradient(objective: Objective, table: TokenBatch, plan: Plan) -> torch
     What reaches the policy through its entropy, or through a divergence over the vocabulary, is not
     in it.
     """
-    logprobs = table.logprobs.detach().clone().requires_grad_()
+    objective, logprobs = objective.of_policy, table.logprobs.detach().clone().requires_grad_()
     others = objective.needs.loss & objective.divergences.keys()
     moved = table.with_columns(
         {"logprobs": logprobs, **dict.fromkeys(others, torch.zeros_like(table.logprobs))}
@@ -161,14 +176,23 @@ UNKNOWN = "its trainer does not compute the column collision; `rlobj train` does
 """Why the gradients of a run in another trainer are unknown."""
 
 
-def reason(error: BatchError, table: TokenBatch, reads: Iterable[str]) -> Message:
+def reason(
+    error: BatchError, table: TokenBatch, reads: Iterable[str], critic: str | None = None
+) -> Message:
     """Why something cannot be replayed on a table, and what to type so that a run records it.
 
     Args:
         error: of the plan.
         table: of the first mini-batch.
         reads: the columns that it reads.
+        critic: the value that it reads.
     """
+    if critic and f"{critic}_value" not in table.columns:
+        trained = Setting(f"scores.{critic}.value", True), Setting("objective.advantage", "gae")
+        return Message(f"the run has no value '{critic}'; use ", trained[0], " and ", trained[1])
+    if critic and f"{critic}_bootstrap" in {*reads} - table.columns.keys():
+        bootstrap = Setting("objective.advantage.truncated", "bootstrap")
+        return Message(f"the run did not record {critic}_bootstrap; use ", bootstrap)
     for name, penalty in (("ref", "kl"), ("proxy", "proxy_kl")):
         column = f"{name}_logprobs"
         if column in reads and getattr(table, column) is None:

@@ -13,11 +13,14 @@ import pyarrow
 import torch
 
 from rlobj.base.errors import Argument, BatchError, ConfigError, Message, Setting
+from rlobj.base.targets import importing
 from rlobj.insight.numbers import listed, without_nan
 from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
+from rlobj.objectives.critic import value_names
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
+from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import EntropyBonus
 from rlobj.objectives.plan import EFFECTS
 from rlobj.objectives.rules import Rule, Scope, reading
@@ -31,7 +34,9 @@ from rlobj.runs.metrics import Progress
 from rlobj.runs.reading import checked_files, sound
 from rlobj.runs.tables import UpdateTable, read_tables
 from rlobj.runs.traces import is_traces, traced_update
-from rlobj.settings.presets import Preset
+from rlobj.settings.building import build_config
+from rlobj.settings.layers import Layer, given_layers, merged
+from rlobj.settings.presets import Preset, flattened
 
 _TRACES = Message("traces name no objective: 'recorded' is Objective() with their advantages")
 _SHARES = {
@@ -41,6 +46,7 @@ _SHARES = {
     "carried": ("carried", "free"),
 }
 """The two sums that each share divides."""
+_OF_VALUES = ("explained_variance", "loss", "mean")
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +66,8 @@ class Replay:
             of objectives the tokens that are `clipped`: with a weight, and without a gradient
             because a ratio is out of the surrogate's bounds; the sum of the tokens' `gradient`
             norms over that of the recorded one, and the parts of it that make tokens more likely,
-            and that spurious tokens have.
+            and that spurious tokens have; and `value_explained_variance`, `value_loss` and
+            `value_mean`, these metrics of the recorded V, before it was trained.
         sweeps: one row for each rule and swept value.
         refused: why something cannot be replayed, by its name.
         notes: what should be known about the numbers.
@@ -126,6 +133,8 @@ def row_of(sums: Mapping[str, float], recorded: float) -> dict[str, float]:
     row["gradient"] = sums["gradient"] / (recorded or math.nan)
     row["gradient_up"] = share("gradient_up", "gradient")
     spurious = share("gradient_spurious", "gradient") if sums["spurious"] else math.nan
+    of_values = {name: sums.get(f"value/{name}", math.nan) for name in _OF_VALUES}
+    row |= {f"value_{name}": value / sums["updates"] for name, value in of_values.items()}
     return row | {"gradient_spurious": spurious}
 
 
@@ -134,6 +143,7 @@ def replay(
     objectives: Any = (),
     *,
     sweep: Sweep | None = None,
+    settings: Mapping[str, Any] | Sequence[Layer] | None = None,
     step: int | None = None,
     trust: bool = False,
     progress: Progress = lambda done, total: None,
@@ -151,6 +161,8 @@ def replay(
             to them; the recorded objective always comes first.
         sweep: "NAME=FROM..TO" or "NAME=FROM..TO:COUNT", or {NAME: values}: the name stands for a
             number in a rule, such as "prob < TAU".
+        settings: of the run's objective, by dotted name; the objective with these changes is
+            replayed, too: {"objective.advantage.lam": 0.9}.
         step: only this step, from 1.
         trust: import the code that the recorded objective names by its path.
         progress: called with (done, total).
@@ -165,8 +177,13 @@ def replay(
         tables, path = [traced_update(path)], None
     recorded = (read_settings(path) if path and is_run(path) else {}).get("objective")
     recorded = recorded if isinstance(recorded, dict) else {}
-    with reading(Scope.of(recorded.get("columns"), recorded.get("scores"))):  # which rules may read
+    values = value_names(recorded)
+    with reading(Scope.of(recorded.get("columns"), recorded.get("scores"), values)):  # of rules
         running = _Replay(read_candidates(objectives, sweep))
+    if layers := given_layers(settings):
+        changed = flattened(merged(layers)).items()
+        name = ", ".join(f"{key.removeprefix('objective.')}={value}" for key, value in changed)
+        running.objectives[name] = _changed(path, layers, trust)
     steps = None if step is None else [step]
     if path and path.is_dir() and not table_files(path, "tables"):
         read_settings(path)  # refuses a folder that is no run
@@ -181,6 +198,16 @@ def replay(
             running.rollout(batches)
             progress(done, max(done, count))
     return running.result(source)
+
+
+def _changed(path: Path | None, layers: Sequence[Layer], trust: bool) -> Objective:
+    """The objective of a run with other settings."""
+    others = {key for key in flattened(merged(layers)) if not key.startswith("objective")}
+    if path is None or others:
+        what = f"{min(others)} is no setting of an objective" if others else "these are no run"
+        raise ConfigError(f"{what}: settings change the objective of a run's folder")
+    with importing(None if trust else ()):
+        return build_config([(str(path), read_settings(path)), *layers]).resolved_objective()
 
 
 class _Replay:
@@ -213,7 +240,9 @@ class _Replay:
                 planned[name] = list(map(planning.plan_again, replayed.phases(batches), batches))
             except BatchError as error:
                 table = max((batch[0].table for batch in batches), key=planning.unscored)
-                self.refused[name] = planning.reason(error, table, replayed.objective.needs.ever)
+                objective = replayed.objective
+                why = planning.reason(error, table, objective.needs.ever, objective.critic)
+                self.refused[name] = why
         for number, batch in enumerate(batches):
             self._mini_batch(batch[0], {name: plans[number] for name, plans in planned.items()})
 
@@ -242,6 +271,7 @@ class _Replay:
         for name, plan in planned.items():
             self._add((name, None), _touched(plan.effect >= 0, spurious, plan.free))
             self._add((name, None), _gradient(plan, spurious))
+            self.sums[name, None].update(plan.of_value, updates=1)
             if bool(plan.gradient.isnan().any()):
                 why = planning.UNSCORED if planning.unscored(first.table) else planning.UNKNOWN
                 unknown = Message(f"{name}: its gradient is unknown, because ", why)
