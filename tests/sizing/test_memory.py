@@ -47,6 +47,20 @@ def test_a_reward_model_without_a_decoder_counts_with_its_own_parameters(tmp_pat
     assert not caplog.text
 
 
+def test_each_model_of_a_score_of_several_counts(tmp_path):
+    settings = Qwen3Config(hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=99)
+    settings.architectures = ["Qwen3ForCausalLM"]
+    settings.save_pretrained(tmp_path)
+    half, server = {"model": str(tmp_path), "dtype": "bfloat16"}, {"server": "http://127.0.0.1:1"}
+    teacher = {"by": "kind", "models": {"math": str(tmp_path), "code": half, "other": server}}
+    objective = {"shape": "teacher_gap", "penalties": []}
+    parts = estimate(run(objective=objective, scores={"teacher": teacher}), EIGHT, "zero3", 2).parts
+    total = Size.named(ModelConfig(name=str(tmp_path)), local=True).total
+    found = {name: use.scoring for name, use in parts.items() if name.startswith("score")}
+    bytes_of = {"math": 4 * total / 2, "code": 2 * total / 2}  # in shards
+    assert found == {f"score teacher.models.{key}": size for key, size in bytes_of.items()}
+
+
 def test_ddp_holds_the_bytes_that_torch_measures():
     model = build_policy(0)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -15,6 +15,7 @@ from rlobj.models.location import is_gguf, on_hub, require_weights
 from rlobj.models.policy import chat_of, prompt_limit
 from rlobj.settings.profiles import OWN_PROBLEMS_TASK
 from rlobj.settings.run_config import ModelConfig, RunConfig
+from rlobj.settings.scores import single_scores
 
 _TOOL = {"type": "function", "function": {"name": "tool", "description": "", "parameters": {}}}
 """A tool for a chat template that is only tried."""
@@ -33,7 +34,7 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
             cannot be used, or not with tools.
     """
     model, data, environment = config.model, config.data, config.environment
-    for key, score in config.scores.items():
+    for key, score in single_scores(config.scores).items():
         with reported(ConfigError, f"scores.{key}.model", ConfigError):
             frozen = None if score.model == "policy" else score.model
             on_hub(frozen)

@@ -10,16 +10,19 @@ from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
 from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
-from rlobj.settings.scores import ScoreConfig, is_template
+from rlobj.settings.scores import RoutedConfig, ScoreConfig, is_template
 
 
-def resolved_score(name: str, score: ScoreConfig) -> ScoreConfig:
+def resolved_score(name: str, score: Any) -> Any:
     """The score as a new run records it: its template's text, its checkpoint's step, its digest.
 
     Raises:
         ConfigError: there is no such file, run or checkpoint, or none with its digest.
     """
     changes: dict[str, Any] = {}
+    if isinstance(score, RoutedConfig):
+        parts = [resolved_score(*part) for part in score.parts(name).items()]
+        return score.model_copy(update={"models": dict(zip(score.models, parts, strict=True))})
     if score.prompt is not None and not is_template(score.prompt):
         changes["prompt"] = _read_template(name, score.prompt)
     if score.model is not None and not score.is_policy:

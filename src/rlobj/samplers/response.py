@@ -103,7 +103,8 @@ class Response:
             it.
         columns: the run's own columns, each with one value or one for each token.
         turn_rewards: of the turns of a conversation; they add up to the reward.
-        score_prompts: the token ids of the prompt of each score that has a prompt of its own.
+        score_prompts: the token ids of the prompt of each score that has a prompt of its own, and
+            for that model of a score of several which scores the response.
         seed: of sampling; the same seed, prompt, weights and engine give the response again.
         length: the number of tokens. An evaluation keeps only this of them.
     """

@@ -1,7 +1,7 @@
 """The section `scores:` of a run: policies and values that score the tokens of its rollouts."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -130,6 +130,51 @@ class ScoreConfig(Model):
         return self
 
 
+def _named(entry: Any) -> Any:
+    return {"model": entry} if isinstance(entry, str) else entry
+
+
+class RoutedConfig(Model):
+    """Several frozen models, such as the teachers of subjects: a column of the problems says which
+    of them scores a response."""
+
+    by: str
+    """column of the problems whose value names the model; `source` is also the label of a problem's
+    source, if the data has several"""
+    models: dict[str, Annotated[ScoreConfig, BeforeValidator(_named)]] = Field(min_length=1)
+    """model of each value of the column: its name, or the settings of a score without `by`"""
+
+    is_policy: ClassVar[bool] = False
+    required: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _frozen(self) -> Self:
+        what = "expected a frozen model: model, run or server"
+        moving = [key for key, score in self.models.items() if score.is_policy or score.required]
+        if moving:
+            raise InvalidFields([(f"models.{key}", what) for key in moving])
+        return self
+
+    def parts(self, name: str) -> dict[str, ScoreConfig]:
+        """Its models by names of settings, `teacher.models.math`, where `name` is `teacher`."""
+        return {f"{name}.models.{key}": score for key, score in self.models.items()}
+
+
+def single_scores(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of one model, and each model of the others, by names of settings.
+
+    Args:
+        scores: settings by name.
+
+    Returns:
+        Settings by name: `teacher`, or `teacher.models.math` and so on.
+    """
+    single: dict[str, Any] = {}
+    for name, score in scores.items():
+        single |= score.parts(name) if isinstance(score, RoutedConfig) else {name: score}
+    return single
+
+
 def is_template(prompt: str) -> bool:
     """Whether a score's prompt is a template, and no file with one."""
     return "{{" in prompt or "{%" in prompt
@@ -148,7 +193,7 @@ def _read(value: Any) -> Any:
         return ValueConfig(**value)
     if value.get("kind") == REQUIRED:  # with settings above it
         value = {name: setting for name, setting in value.items() if name != "kind"}
-    return ScoreConfig(**value)
+    return RoutedConfig(**value) if "by" in value or "models" in value else ScoreConfig(**value)
 
 
 def _is_value(entry: Any) -> bool:
@@ -162,7 +207,9 @@ class _OrRequired:
         return {"anyOf": [{"const": REQUIRED}, handler(schema)]}
 
 
-ScoreField = Annotated[ScoreConfig | ValueConfig, BeforeValidator(_read), _OrRequired()]
+ScoreField = Annotated[
+    ScoreConfig | ValueConfig | RoutedConfig, BeforeValidator(_read), _OrRequired()
+]
 
 
 def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +236,7 @@ def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def require_scores(scores: Mapping[str, ScoreConfig], read: frozenset[str]) -> None:
+def require_scores(scores: Mapping[str, Any], read: frozenset[str]) -> None:
     """Check that each score that an objective reads has a model.
 
     Args:

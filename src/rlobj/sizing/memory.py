@@ -11,7 +11,7 @@ from rlobj.models.checking import UnreadableModel
 from rlobj.models.score_sources import score_folder
 from rlobj.rewards.reward_model import RewardModel
 from rlobj.settings.run_config import PLAIN, ModelConfig, RunConfig
-from rlobj.settings.scores import Lora, ScoreConfig
+from rlobj.settings.scores import Lora, ScoreConfig, single_scores
 from rlobj.sizing.activations import WORD, MicroBatch
 from rlobj.sizing.sizes import GIB, Size, classifier_size
 
@@ -119,9 +119,9 @@ def estimate(
         parts |= {f"value {config.objective.critic}": Use.always(always), LARGER: Use(*larger)}
         moved, copied = moved + more, max(copied, _copied(value, lora, ranks))
     trained = _trained(size, config.model.lora)
-    for name in sorted(config.objective.read_scores):
-        score = config.scores.get(name, ScoreConfig())
-        if kept := _score_bytes(name, config, size, trained, card) / sharded:
+    read = {n: config.scores.get(n, ScoreConfig()) for n in sorted(config.objective.read_scores)}
+    for name, score in single_scores(read).items():
+        if kept := _score_bytes(name, score, config, size, trained, card) / sharded:
             label = "reference model" if score.required else f"score {name}"
             parts[label] = Use.always(kept)
     for reward in config.rewards.parts:  # whole in each process, if it has no device of its own
@@ -265,10 +265,9 @@ def _states(trained: float, size: Size, strategy: str, ranks: int) -> Iterator[t
 
 
 def _score_bytes(
-    name: str, config: RunConfig, size: Size, trained: float, card: int | None
+    name: str, score: ScoreConfig, config: RunConfig, size: Size, trained: float, card: int | None
 ) -> float:
     """Bytes that the weights of a score take on all ranks together, or on each without shards."""
-    score = config.scores.get(name, ScoreConfig())
     if score.is_policy:
         return 4.0 * trained if score.ema or score.every else 0.0
     if score.server or (score.required and config.model.lora is not None):

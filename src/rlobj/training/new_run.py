@@ -28,7 +28,7 @@ from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged
 from rlobj.settings.presets import load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.scores import is_template
+from rlobj.settings.scores import is_template, single_scores
 from rlobj.settings.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.settings.trust import named_code, trusted_config
 from rlobj.training.loop.inputs import SETTING_OF
@@ -113,7 +113,7 @@ def start_from(
             checkpoint = newest_sound(path) or checkpoint
         settings["model"] = {**settings["model"], "name": str(checkpoint / "model")}
         settings["origin"] = f"{path}@{step_of(checkpoint)}"
-    _prepare_scores(path, settings, merged(changes))
+    _prepare_scores(path, settings.get("scores"), merged(changes).get("scores") or {}, "scores")
     layers = [(f"run {path.name}", settings), *changes]
     config = trusted_config(path, layers, merged(changes), trust)
     _require_objects(path, config)
@@ -134,25 +134,34 @@ def _require_objects(run: Path, config: RunConfig) -> None:
         raise ConfigError(f"{run} was made from Python objects. Pass them again: ", again)
 
 
-def _prepare_scores(run: Path, settings: dict[str, Any], changes: Mapping[str, Any]) -> None:
+def _prepare_scores(run: Path, scores: Any, changes: Mapping[str, Any], above: str) -> None:
     """Check the scores of another run, and leave out the models of those that get another one.
+
+    Args:
+        run: the other run.
+        scores: the section of its settings.
+        changes: of this section.
+        above: name of the section.
 
     Raises:
         ConfigError: a prompt of the run is no template: a stranger's run may name any file.
     """
-    changed_scores = changes.get("scores") or {}
-    scores = settings.get("scores")
     for name, score in scores.items() if isinstance(scores, Mapping) else ():
         if not isinstance(score, dict):
             continue  # an error of this setting, later
         if score.get("prompt") and not is_template(score["prompt"]):
             raise ConfigError(
-                f"{run}: scores.{name}.prompt is no template, but {score['prompt']!r}"
+                f"{run}: {above}.{name}.prompt is no template, but {score['prompt']!r}"
             )
-        change = changed_scores.get(name)
-        if isinstance(change, Mapping) and change.keys() & {"model", "run", "server"}:
-            for key in ("model", "run", "checkpoint", "digest", "server"):
-                score.pop(key, None)
+        change = changes.get(name)
+        change = change if isinstance(change, Mapping) else {}
+        single = bool(change.keys() & {"model", "run", "server"})
+        left_out = ["model", "run", "checkpoint", "digest", "server"] + ["by", "models"] * single
+        for key in left_out if single or change.keys() & {"by", "models"} else ():
+            score.pop(key, None)
+        _prepare_scores(
+            run, score.get("models"), change.get("models") or {}, f"{above}.{name}.models"
+        )
 
 
 def new_folder(config: RunConfig, out: Path | str | None = None) -> Path:
@@ -227,7 +236,8 @@ def _require_inputs(config: RunConfig) -> None:
         DataError: as `require_source` and `check_columns`.
     """
     refuse_senseless(config)
-    models = [(f"scores.{name}.model", score.model) for name, score in config.scores.items()]
+    scores = single_scores(config.scores).items()
+    models = [(f"scores.{name}.model", score.model) for name, score in scores]
     models += [] if "model" in config.objects else [("model.name", config.model.name)]
     models += [("rewards.model", name) for name in config.rewards.models]
     for setting, name in models:

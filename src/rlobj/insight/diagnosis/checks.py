@@ -17,6 +17,7 @@ from rlobj.insight.diagnosis.history import WINDOW, History
 from rlobj.objectives.rules import Expr
 from rlobj.objectives.rules.nodes import Column
 from rlobj.rewards.kinds import CAUSES
+from rlobj.settings.scores import single_scores
 from rlobj.settings.training import FindingName
 
 Facts = Mapping[str, float | str] | None
@@ -228,7 +229,7 @@ ENDLESS = -5.0
 
 def other_end(history: History) -> Facts:
     """A teacher has another end token."""
-    for name in history.config.scores:
+    for name in single_scores(history.config.scores):
         gap, end = (history.mean(f"score/{name}/{kind}") for kind in ("gap", "end_gap"))
         if end < min(ENDLESS, gap + ENDLESS):
             return {"score": name, "gap": gap, "end": end}

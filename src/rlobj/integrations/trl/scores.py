@@ -36,11 +36,11 @@ class TrlScore:
     """
 
     def __init__(
-        self, name: str, settings: ScoreConfig, tokenizer: Any, temperature: float, device: Any
+        self, name: str, settings: Any, tokenizer: Any, temperature: float, device: Any
     ) -> None:
         if name == "reference":
             raise ConfigError("scores.reference: in TRL the reference is that of beta")
-        if settings.is_policy or settings.prompt:
+        if not isinstance(settings, ScoreConfig) or settings.is_policy or settings.prompt:
             what = "in TRL a score is a frozen model with the same prompt: model, run or server"
             raise ConfigError(f"scores.{name}: {what}")
         self._settings = resolved_score(name, settings)

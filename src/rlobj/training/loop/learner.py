@@ -226,7 +226,7 @@ class Learner:
         metrics = {**average(updates), **gap, "train/updates": float(len(updates)), **balance}
         predicted = metrics.pop(PREDICTED, 0.0)
         change = self.entropy_change(table.replace(entropy=entropy), predicted)
-        return {**metrics, **change, **self.scores.metrics(table, logprobs, whole.sequences)}
+        return {**metrics, **change, **self.scores.metrics(table, logprobs, whole.responses)}
 
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
         """One optimizer update on one mini-batch; what it observed, and its metrics.

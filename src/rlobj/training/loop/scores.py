@@ -7,7 +7,6 @@ Lagged    a moving average or an older copy of the policy
 
 import contextlib
 import functools
-import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,19 +27,19 @@ from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean
 from rlobj.objectives.tokens import TokenBatch
-from rlobj.ranks import together
+from rlobj.ranks import any_rank, together
 from rlobj.samplers import Response
 from rlobj.samplers.vllm.scoring import ServerScore, ServerScorer
 from rlobj.scoring import PolicyScorer
 from rlobj.scoring.divergences import Comparison, States, TopTokens
 from rlobj.scoring.token_scores import head_of
 from rlobj.settings.run_config import RunConfig
-from rlobj.settings.scores import ScoreConfig
+from rlobj.settings.scores import RoutedConfig, ScoreConfig, single_scores
 from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import Scorer, whole
 from rlobj.training.rollouts.collector import Hints
-from rlobj.training.rollouts.sharding import Sequences, StepBatch
+from rlobj.training.rollouts.sharding import StepBatch
 
 _SANDBOX = ImmutableSandboxedEnvironment(undefined=StrictUndefined)
 
@@ -175,7 +174,7 @@ class Scores:
         forward: makes the forward passes.
 
     Attributes:
-        all: the scores by name.
+        all: the scores by name; `teacher.models.math` is one of several models of a score.
         lagged: those whose weights follow the policy.
     """
 
@@ -188,6 +187,9 @@ class Scores:
         forward: ForwardPasses,
     ) -> None:
         self.all, self._parallel, self._forward = scores, parallel, forward
+        self._parts: dict[str, dict[str, Score]] = {}
+        for part, score in scores.items():
+            self._parts.setdefault(part.partition(".")[0], {})[part] = score
         self._policy, self._scorer = policy
         self.lagged = {n: score for n, score in scores.items() if isinstance(score, Lagged)}
         for lagged in self.lagged.values():
@@ -201,27 +203,42 @@ class Scores:
         Raises:
             RunError: a log-prob of another model is not finite, or a server is lost.
         """
-        for name, score in self.all.items():
-            end, theirs = score.end, score.settings.end
-            sequences = [
-                (r.score_prompts.get(name, r.prompt), with_end(tokens, end, theirs))
-                for r, (_, tokens) in zip(whole.responses, whole.sequences, strict=True)
-            ]
-            columns = self._columns(name, score, sequences, table)
-            if score.server is not None or score.scorer is not None:
-                wrong = torch.stack([~values.isfinite() for values in columns.values()]).any(0)
-                if count := int(self._parallel.comm.sum(wrong.sum())):
-                    raise RunError(
-                        f"scores.{name}: {count} of its values are not finite in step {step + 1}. "
-                        "Use another model, or ",
-                        Setting(f"scores.{name}.dtype", "float32"),
-                    )
-            table = table.with_columns(columns)
+        for name, parts in self._parts.items():
+            columns: dict[str, Tensor] = {}
+            for part, score in parts.items():
+                chosen = _scored_by(part, whole.responses)
+                if columns and not any_rank(bool(chosen), self._parallel.comm):
+                    continue  # no problem of this step names it
+                of_part = self._columns(part, score, whole, chosen)
+                self._require_finite(part, score, of_part, step)
+                rows = _tokens_of(chosen, table)
+                for kind, values in of_part.items():
+                    joined = values.new_zeros(len(table), *values.shape[1:])
+                    columns.setdefault(kind, joined)[rows] = values
+            if "top_ids" in columns:
+                tops = columns["top_ids"], columns["top_logprobs"]
+                self._keep(name, TopTokens(*tops, self._vocabulary(name)))
+            names = {"logprobs": score_column(name), "entropy": f"{name}_entropy"}
+            table = table.with_columns({names[k]: columns[k] for k in names if k in columns})
         return table
+
+    def _require_finite(
+        self, part: str, score: Score, columns: Mapping[str, Tensor], step: int
+    ) -> None:
+        if score.server is None and score.scorer is None:
+            return
+        read = [columns[kind] for kind in ("logprobs", "entropy") if kind in columns]
+        wrong = torch.stack([~values.isfinite() for values in read]).any(0)
+        if count := int(self._parallel.comm.sum(wrong.sum())):
+            raise RunError(
+                f"scores.{part}: {count} of its values are not finite in step {step + 1}. "
+                "Use another model, or ",
+                Setting(f"scores.{part}.dtype", "float32"),
+            )
 
     def finite(self, table: TokenBatch) -> bool:
         """Whether the columns of all scores are finite on this rank."""
-        columns = [table.column(score_column(name), "the step") for name in self.all]
+        columns = [table.column(score_column(name), "the step") for name in self._parts]
         return all(bool(column.isfinite().all()) for column in columns)
 
     def teachers(self, rows: Tensor) -> dict[str, Comparison]:
@@ -241,7 +258,7 @@ class Scores:
             lagged.follow(step)
 
     def metrics(
-        self, table: TokenBatch, logprobs: Tensor, sequences: Sequences
+        self, table: TokenBatch, logprobs: Tensor, responses: Sequence[Response]
     ) -> dict[str, float]:
         """The mean of l_NAME − l of each score over all tokens, in nats; and of teachers, which are
         other models, what the checks of a diagnosis read.
@@ -249,59 +266,70 @@ class Scores:
         Args:
             table: of the step.
             logprobs: l at the start of the step, [N]; NaN = not scored.
-            sequences: of the table.
+            responses: of the table.
         """
         metrics: dict[str, float] = {}
         comm, scored = self._parallel.comm, ~logprobs.isnan()
-        for name, score in self.all.items():
+        last = table.positions == table.spread(table.lengths) - 1
+        for name, parts in self._parts.items():
             gap = (table.column(score_column(name), "the metrics") - logprobs).detach()
             gap = gap.masked_fill(~scored, 0.0)
-            metrics[f"score/{name}/gap"] = exact_mean(gap, scored, comm)
-            if score.end is not None and not score.settings.required:
-                ends = [bool(len(t)) and t[-1] == score.end for _, t in sequences]
-                ended = torch.tensor(ends, dtype=torch.bool, device=gap.device)
-                last = table.positions == table.spread(table.lengths) - 1
-                where = scored & last & table.spread(ended)
-                metrics[f"score/{name}/end_gap"] = exact_mean(gap, where, comm)
+            first, *_ = parts.values()
+            for part, score in {name: first, **parts}.items():
+                chosen = _scored_by(part, responses)
+                where = scored & _tokens_of(chosen, table)
+                metrics[f"score/{part}/gap"] = exact_mean(gap, where, comm)
+                if score.end is not None and not score.settings.required:
+                    ended = [i for i in chosen if [*responses[i].tokens[-1:]] == [score.end]]
+                    where = where & last & _tokens_of(ended, table)
+                    metrics[f"score/{part}/end_gap"] = exact_mean(gap, where, comm)
         return metrics
 
     def _columns(
-        self, name: str, score: Score, sequences: Sequences, table: TokenBatch
+        self, part: str, score: Score, whole: StepBatch, chosen: Sequence[int]
     ) -> dict[str, Tensor]:
+        """What a model gives for the tokens of some responses."""
+        name = part.partition(".")[0]
+        sequences = [
+            (r.score_prompts.get(part, r.prompt), with_end(tokens, score.end, score.settings.end))
+            for r, (_, tokens) in ((whole.responses[i], whole.sequences[i]) for i in chosen)
+        ]
         tops = [d.top for read, d in self._divergences.values() if read == name]
-        vocabulary = _head_size(self._policy)
+        vocabulary = self._vocabulary(name)
         top = min(max((of or 0 for of in tops), default=0), vocabulary)
-        entropy = f"{name}_entropy" in self._read
         if score.server is not None:
-            with together(self._parallel.comm, f"scoring by scores.{name}", survive=True):
+            with together(self._parallel.comm, f"scoring by scores.{part}", survive=True):
                 answers = score.server.score(sequences, top)
-                columns = _answered(name, answers, (top, vocabulary), table.logprobs)
-                self._keep(name, score, columns)
-                return {score_column(name): columns["logprobs"]}
-        with score.weights(), torch.no_grad():
-            columns = self._forward.columns(
-                score.scorer or self._scorer,
-                sequences,
-                score.shareable,
-                entropy=entropy,
-                hidden_states=None in tops,
-                top=(top, vocabulary) if top else None,
-            )
-            self._keep(name, score, columns)
-        more = {f"{name}_entropy": columns["entropy"]} if entropy else {}
-        return {score_column(name): columns["logprobs"], **more}
+                columns = _answered(part, answers, (top, vocabulary), whole.table.logprobs)
+        else:
+            with score.weights(), torch.no_grad():
+                columns = self._forward.columns(
+                    score.scorer or self._scorer,
+                    sequences,
+                    score.shareable,
+                    entropy=f"{name}_entropy" in self._read,
+                    hidden_states=None in tops,
+                    top=(top, vocabulary) if top else None,
+                )
+                if "hidden" in columns:
+                    self._keep(name, self._states(score, columns.pop("hidden")))
+        if "top_ids" in columns:
+            columns["top_ids"] = exchanged(columns["top_ids"], score.exchange)
+        return columns
 
-    def _keep(self, name: str, score: Score, columns: Mapping[str, Tensor]) -> None:
+    def _vocabulary(self, name: str) -> int:
+        """The tokens that the heads of the policy and of a score have; later ones are padding."""
+        models = [score.model or self._policy for score in self._parts[name].values()]
+        return min(map(_head_size, [self._policy, *models]))
+
+    def _keep(self, name: str, kept: TopTokens | States) -> None:
         """Keep what divergences read of a score; of the policy itself, with its present head."""
-        states = self._states(score, columns["hidden"]) if "hidden" in columns else None
         for column, (read, divergence) in self._divergences.items():
-            if read == name and states is not None and divergence.top is None:
-                self._kept[column] = states
-            elif read == name:
-                kept = slice(divergence.top)
-                ids = exchanged(columns["top_ids"][:, kept], score.exchange)
-                size = _head_size(score.model or self._policy)
-                self._kept[column] = TopTokens(ids, columns["top_logprobs"][:, kept], size)
+            if read == name and isinstance(kept, States) and divergence.top is None:
+                self._kept[column] = kept
+            elif read == name and isinstance(kept, TopTokens) and divergence.top is not None:
+                ids, logprobs = (x[:, : divergence.top] for x in (kept.ids, kept.logprobs))
+                self._kept[column] = TopTokens(ids, logprobs, kept.vocabulary)
 
     @torch.no_grad()
     def _states(self, score: Score, hidden: Tensor) -> States:
@@ -322,6 +350,18 @@ class Scores:
         with self._forward.arithmetic():  # as the policy's head multiplies
             head = head_of(hidden, weight, self._forward.temperature, **vars(scorer.shape))
         return States(hidden, head(weight, bias))
+
+
+def _scored_by(part: str, responses: Sequence[Response]) -> list[int]:
+    """The responses that a model scores: all, or those whose problems name it."""
+    return [i for i, r in enumerate(responses) if "." not in part or part in r.score_prompts]
+
+
+def _tokens_of(responses: Sequence[int], table: TokenBatch) -> Tensor:
+    """The tokens of some responses, bool [N]."""
+    chosen = torch.zeros_like(table.lengths, dtype=torch.bool)
+    chosen[[*responses]] = True
+    return table.spread(chosen)
 
 
 def exchanged(ids: Tensor, exchange: Mapping[int, int]) -> Tensor:
@@ -382,10 +422,11 @@ def open_scores(
     """
     scores: dict[str, Score] = {}
     end, sampling = policy.tokenizer.eos_token_id, config.sampling
-    for name in sorted(objective.read_scores):
-        settings = config.scores.get(name, ScoreConfig())
+    read = {n: config.scores.get(n, ScoreConfig()) for n in sorted(objective.read_scores)}
+    for name, score in read.items():
+        _require_read(name, single_scores({name: score}), objective)
+    for name, settings in single_scores(read).items():
         if settings.server is not None:
-            _require_server(name, objective)
             server = ServerScorer(
                 settings.server,
                 name=name,
@@ -427,12 +468,15 @@ def open_scores(
     return scores
 
 
-def _require_server(name: str, objective: Objective) -> None:
-    """Check that a server gives what the objective reads of a score."""
-    whole = {c for c, (score, of) in objective.divergences.items() if score == name and not of.top}
-    if columns := sorted(({f"{name}_entropy"} & objective.needs.ever) | whole):
+def _require_read(name: str, parts: Mapping[str, ScoreConfig], objective: Objective) -> None:
+    """Check that the models of a score give what the objective reads of it."""
+    read = {c for c, (score, of) in objective.divergences.items() if score == name and not of.top}
+    served = any(part.server is not None for part in parts.values())
+    who = "a server gives" if served else "several models of one score give"
+    read = read | ({f"{name}_entropy"} & objective.needs.ever if served else set())
+    if (served or name not in parts) and read:
         raise ConfigError(
-            f"the objective reads {columns[0]} over the whole vocabulary, and a server gives some "
+            f"the objective reads {min(read)} over the whole vocabulary, and {who} some "
             f"tokens. Use scores.{name}.model, scores.{name}.run, or a divergence with top: 20"
         )
 
@@ -450,7 +494,8 @@ def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
 def hints_of(
     config: RunConfig, policy: Policy, read: frozenset[str], problems: Sequence[Problem]
 ) -> Hints | None:
-    """What encodes the prompts of scores that have one of their own; None if no score has.
+    """What encodes the prompts of scores that have one of their own, and of the model among several
+    that scores a response; None if no score has either.
 
     Args:
         config: the run.
@@ -459,11 +504,15 @@ def hints_of(
         problems: to train on; each is filled in once, to find one that lacks a column.
 
     Raises:
-        ConfigError: a template is wrong, or reads a column that a problem lacks.
+        ConfigError: a template is wrong, or reads a column that a problem lacks; or a problem names
+            no model of a score.
     """
-    scores = config.scores.items()
-    prompts = {name: score.prompt for name, score in scores if score.prompt and name in read}
+    scores = {name: score for name, score in config.scores.items() if name in read}
+    prompts = {name: x.prompt for name, x in single_scores(scores).items() if x.prompt}
     context = prompt_limit(config, policy.model.config, configured=False) or math.inf
+
+    def parts(problem: Problem) -> list[str]:
+        return [x for name, score in scores.items() for x in _hinted(name, score, problem)]
 
     def encoded(name: str, problem: Problem, feedback: str = "") -> list[int]:
         text = fill_template(f"scores.{name}.prompt", prompts[name], problem, feedback)
@@ -484,10 +533,34 @@ def hints_of(
         # a feedback that is too long is left out
         return ids if len(ids) <= context else encoded(name, response.problem)
 
-    for name, problem in itertools.product(prompts, problems):
-        if (size := len(encoded(name, problem))) > context:
+    pairs = [(name, problem) for problem in problems for name in parts(problem)]
+    for name, problem in pairs:
+        if name in prompts and (size := len(encoded(name, problem))) > context:
             raise ConfigError(
                 f"scores.{name}.prompt has {size} tokens for problem {problem.id}; the model's "
                 f"context leaves {context}. Shorten it, or lower sampling.max_tokens"
             )
-    return (lambda r: {name: hint(name, r) for name in prompts}) if prompts else None
+
+    def hints(response: Response) -> dict[str, Sequence[int]]:
+        names = parts(response.problem)
+        return {
+            name: hint(name, response) if name in prompts else response.prompt for name in names
+        }
+
+    return hints if pairs else None
+
+
+def _hinted(name: str, score: Any, problem: Problem) -> list[str]:
+    """The score if it has a prompt of its own, or the one of its models that a problem names.
+
+    Raises:
+        ConfigError: the problem names none.
+    """
+    if not isinstance(score, RoutedConfig):
+        return [name] if score.prompt else []
+    columns = {**({"source": problem.source} if problem.source else {}), **problem.extra}
+    if (key := str(columns.get(score.by))) in score.models:
+        return [f"{name}.models.{key}"]
+    found = f"{key!r} in the column '{score.by}'" if score.by in columns else f"no '{score.by}'"
+    models = f"scores.{name}.models has {', '.join(score.models)}"
+    raise ConfigError(f"scores.{name}.by: problem {problem.id} has {found}, and {models}")

@@ -103,7 +103,7 @@ class Collector:
         comm: the process group.
         conversations: draws responses of several turns; None = a response is one turn.
         judge: finds spurious tokens, for the column `spurious`; None = the task cannot say.
-        hints: encodes the prompts of scores that have one of their own; None = no score has.
+        hints: gives `score_prompts` of a response; None = there are none.
         columns: finds the values of the run's own columns; None = it has none.
     """
 
