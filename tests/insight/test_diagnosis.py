@@ -119,6 +119,11 @@ TAUGHT = {
     "scores": {"teacher": {"run": "runs/x"}},
     "objective": {"shape": "advantage + clip(teacher_gap, -5, 5)"},
 }
+CRITIC: dict[str, Any] = {
+    "scores": {"critic": {"value": True, "value_warmup": 25}},
+    "objective": {"advantage": "gae", "values": [{"kind": "clipped_squared"}]},
+}
+BLIND = {"value/explained_variance": 0.0}
 SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("collapse", lambda step: {"reward/accuracy": 0.4 - 0.02 * min(max(step - 15, 0), 20)}, {}),
     ("no-signal", {"groups/without_signal_share": 0.9}, {}),
@@ -141,6 +146,8 @@ SICK: list[tuple[str, Change, dict[str, Any]]] = [
     ("verifier-trouble", {"reward/no_answer_share": 0.6, **STUCK}, {}),
     ("verifier-trouble", lambda step: {"reward/no_answer_share": min(step / 100, 0.3)}, {}),
     ("teacher-trouble", {**TEACHER, "score/teacher/end_gap": -9.0}, TAUGHT),
+    ("value-trouble", BLIND, CRITIC),
+    ("value-trouble", {"value/explained_variance": -0.4, "reward/accuracy": None}, CRITIC),
     ("inert-setting", {"tokens/dropped": 0.0}, {}),
     ("inert-setting", {}, {"training": {"updates_per_step": 1}}),
 ]
@@ -180,6 +187,9 @@ def test_every_name_has_a_sick_run() -> None:
         # the mask of truncated responses of another trainer may leave no token
         ({"objective/kept_fraction": 0.0, "tokens/step": 0.0}, {}),
         (TEACHER, TAUGHT),  # it only guides
+        (lambda step: {"value/explained_variance": 0.0 if step < 25 else 0.1}, CRITIC),
+        ({**BLIND, "reward/accuracy": 0.97, "reward/mean": 0.97}, CRITIC),  # returns are alike
+        (BLIND, {"objective": {}}),
     ],
 )
 def test_what_is_sick_in_one_run_is_sound_in_another(change, settings):
@@ -195,6 +205,14 @@ def test_a_finding_knows_its_first_and_last_step_and_metrics_count_what_holds() 
     assert spiked.metrics() == {"diagnosis/findings": 0, "diagnosis/sampler-drift": 0}
     assert spikes(40).findings["sampler-drift"].when == "since step 40"
     assert spikes(40).metrics() == {"diagnosis/findings": 1, "diagnosis/sampler-drift": 1}
+
+
+def test_a_value_is_judged_when_it_had_time_to_learn() -> None:
+    assert watched(BLIND, 29, **CRITIC).findings == {}  # five steps after its warm-up
+    [finding] = watched(BLIND, 30, **CRITIC).findings.values()
+    assert (finding.name, finding.since) == ("value-trouble", 30)
+    assert finding.evidence.startswith("the value critic explains 0.0% of the variance")
+    assert "scores.critic.learning_rate=1e-05" in finding.cure
 
 
 def test_only_findings_that_begin_are_reported() -> None:
@@ -257,8 +275,9 @@ def test_a_run_and_several_runs(tmp_path: Path) -> None:
     both = rlobj.diagnose([sound, str(sick)])
     assert [(each.run, len(each.findings)) for each in both.runs] == [(sound, 0), (sick, 1)]
     assert [finding.name for finding in both.findings] == ["truncation"]
-    assert both.runs[0].checked == tuple(name for name in NAMES if name != "teacher-trouble")
-    assert both.runs[0].unchecked == ("teacher-trouble",)
+    unchecked = ("teacher-trouble", "value-trouble")
+    assert both.runs[0].checked == tuple(name for name in NAMES if name not in unchecked)
+    assert both.runs[0].unchecked == unchecked
     told = json.loads(both.to_json())["runs"][1]["findings"][0]
     assert (told["name"], told["since"], told["numbers"]["share"]) == ("truncation", 3, 0.5)
     assert "truncation, since step 3: 50% of the responses are cut" in str(both)

@@ -17,6 +17,7 @@ FindingName = Literal[
     "sampler-drift",
     "verifier-trouble",
     "teacher-trouble",
+    "value-trouble",
     "inert-setting",
 ]
 """A finding of the diagnosis."""

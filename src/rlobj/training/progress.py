@@ -34,6 +34,7 @@ SHOWN = [
     ("turns", "turns/mean", 2),
     ("with a call", "tools/used_share", 3),
     ("entropy, nats", "policy/entropy", 3),
+    ("value explains", "value/explained_variance", 3),
     ("tokens kept", "objective/kept_fraction", 4),
     ("tokens clipped", "objective/clip_fraction", 4),
     ("gradient norm", "train/grad_norm", 3),

@@ -236,6 +236,23 @@ def other_end(history: History) -> Facts:
     return None
 
 
+BLIND = 0.01
+"""Share of the returns' variance that a value explains where it is as good as their mean. A
+constant explains 0, and noise less."""
+
+
+def blind_value(history: History) -> Facts:
+    """The value predicts returns no better than their mean; it had time to learn."""
+    critic, explained = history.config.critic, history.mean("value/explained_variance")
+    alone = critic.value_warmup if critic else 0
+    early = not history.steps or history.steps[-1] < max(MANY_STEPS, alone + WINDOW)
+    constant = history.mean("reward/std") == 0 or history.mean("reward/accuracy") >= SOLVED
+    if critic is None or early or constant or not explained < BLIND:
+        return None
+    rate = critic.learning_rate
+    return {"explained": explained, "name": str(history.config.objective.critic), "rate": rate}
+
+
 MANY_TOKENS = 50_000
 """Tokens after which a rule should have acted: rare rules select 1 token in 10,000."""
 
@@ -388,6 +405,15 @@ CHECKS = (
         "the score {score} gives the tokens that end responses {end:.3g} nats less than the "
         "policy, and all tokens {gap:.3g}: it ends responses with another token",
         "Use scores.{score}.end=ID, the id of its own end token; or a teacher with the policy's.",
+    ),
+    Check(
+        "value-trouble",
+        ("value/explained_variance",),
+        blind_value,
+        "the value {name} explains {explained:.1%} of the variance of its returns: their mean is "
+        "as good",
+        "Use another scores.{name}.learning_rate={rate:.3g}, more scores.{name}.updates or a "
+        "longer scores.{name}.value_warmup; or grpo, which reads no value.",
     ),
     Check("inert-setting", ("reward/mean",), inert, "{inert}", "Change or remove it."),
     Check(

@@ -8,7 +8,7 @@ let whole = null; // the text of each response whose tokens are all there
 let turns = 0; // number of the newest filter; older ones end when they notice
 
 /* The columns with a range in the filter, such as "0.1..0.9"; the first ones are always shown. */
-const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious"].filter(store.has);
+const FIRST = ["prob", "entropy", "advantage", "gradient_norm", "spurious", `${about.critic}_value`].filter(store.has);
 const RANGED = [...new Set([...FIRST, ...Object.keys(store.meta.columns)])].filter(
   (name) => store.meta.columns[name].type !== "text" && !/^(start|step|update|group|rollout|response|token|in_phase|holds:.*)$/s.test(name),
 );
