@@ -9,14 +9,16 @@ import pytest
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
+from rlobj.base.yaml import dump_yaml
 from rlobj.objectives.divisors import FixedLength
 from rlobj.rewards.kinds import Exact
 from rlobj.settings.building import build_config, compose
 from rlobj.settings.layers import EMBEDDED_LAYER, Layer, layers_of, parse_setting
 from rlobj.settings.presets import load_preset
-from rlobj.settings.profiles import DEFAULT_TASK, PROFILES
+from rlobj.settings.profiles import DEFAULT_TASK, MOST_WARMUP, PROFILES
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.sampling import DynamicSampling
+from rlobj.settings.scores import ValueConfig
 
 CALCULATOR = {"data": {"source": "calculator"}}
 MODEL: dict[str, Any] = {"model": {"name": "some/model"}, "data": {"source": "problems.jsonl"}}
@@ -45,6 +47,30 @@ def test_the_embedded_profile_draws_missing_prompts_instead_of_whole_batches() -
     assert compose(preset, [mine]).sampling.dynamic == dynamic.model_copy(
         update={"whole_batches": True}
     )
+
+
+VALUE = {
+    "objective": {"advantage": {"kind": "gae"}, "values": [{"kind": "clipped_squared"}]},
+    "scores": {"critic": {"value": True, "learning_rate": 1e-5, "value_warmup": 50}},
+    "sampling": {"prompts_per_step": 1024, "group_size": 1},
+}
+
+
+def test_the_embedded_profile_fits_a_value_and_leaves_one_response_a_prompt(tmp_path) -> None:
+    preset = tmp_path / "mine.yaml"
+    preset.write_text(dump_yaml({"base": "grpo", **VALUE}))
+    config = compose(str(preset))
+    assert config.critic == ValueConfig(value=True, learning_rate=3e-3, value_warmup=MOST_WARMUP)
+    assert (config.sampling.prompts_per_step, config.sampling.group_size) == (256, 1)
+    typed = {"scores": {"critic": {"learning_rate": 1e-3}}, "sampling": {"prompts_per_step": 64}}
+    config = compose(str(preset), [("--set", typed)])
+    assert config.critic is not None
+    assert (config.critic.learning_rate, config.sampling.prompts_per_step) == (1e-3, 64)
+    groups = compose(str(preset), [("--set", {"sampling": {"group_size": 4}})])
+    assert groups.sampling.prompts_per_step == 32
+    paper = compose(str(preset), [("options", MODEL)])
+    assert paper.scores["critic"] == ValueConfig(**VALUE["scores"]["critic"])
+    assert paper.sampling.prompts_per_step == 1024
 
 
 def test_a_named_model_keeps_the_scale_of_the_paper() -> None:

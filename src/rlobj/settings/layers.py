@@ -16,7 +16,7 @@ from rlobj.data.gym import REWARD, is_gym
 from rlobj.data.sources import source_names
 from rlobj.data.verifiers import is_verifiers
 from rlobj.settings.presets import flattened, load_preset, merge, preset_names, read_yaml
-from rlobj.settings.profiles import limits, profile_of, settings_of_task
+from rlobj.settings.profiles import limits, profile_of, profile_of_values, settings_of_task
 
 Layer = tuple[str, Mapping[str, Any]]
 """The origin of settings, as text, and the settings: a partial RunConfig."""
@@ -55,6 +55,7 @@ def layers_of(
     if profile and settings.get("model.name") in (None, "embedded"):
         chosen = "model.name" in settings or "objects.data" in settings
         fitted = merge(profile_of(source, chosen=chosen), limits(flattened(recipe)))
+        fitted = merge(fitted, profile_of_values(settings))
         rewards = {} if preset is None else _rewards_written_in(preset)
     else:
         task = f"data {source}"

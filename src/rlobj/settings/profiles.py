@@ -1,8 +1,8 @@
 """Settings that fit a run to the embedded policy instead of the paper's models.
 
 A profile is a partial RunConfig. It sets sizes, lengths, learning rates and the reward, and limits
-updates per rollout and dynamic sampling. The objective and the other settings of a preset do not
-change.
+updates per rollout, a value's warm-up and dynamic sampling. The objective and the other settings of
+a preset do not change.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,9 @@ OWN_PROBLEMS_TASK = "addition"
 MOST_UPDATES = 2
 """Largest number of updates per rollout: two are enough for ratios other than 1, and a rollout of
 the embedded policy has too little data for more. An on-policy preset stays on-policy."""
+
+MOST_WARMUP = 5
+"""Largest number of steps in which only a value is trained."""
 
 _PROFILES = packaged_table("rlobj.settings", "profiles.yaml")
 PROFILES: dict[str, dict[str, Any]] = _PROFILES["tasks"]
@@ -52,6 +55,26 @@ def limits(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("sampling.dynamic.whole_batches"):
         limited["sampling"] = {"dynamic": _WHOLE_BATCHES}
     return limited
+
+
+def profile_of_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What fits a run with values to the embedded policy: their learning rate and warm-up, and as
+    many responses as the groups of other runs have.
+
+    Args:
+        settings: of the run, by dotted path.
+    """
+    fitted: dict[str, Any] = {}
+    for path, value in settings.items():
+        section, _, name = path.removesuffix(".value").partition(".")
+        if section == "scores" and path.endswith(".value") and value is True:
+            warmup = settings.get(f"scores.{name}.value_warmup", 0)
+            fitted[name] = {**_PROFILES["value"]}
+            if isinstance(warmup, int) and warmup > MOST_WARMUP:
+                fitted[name]["value_warmup"] = MOST_WARMUP
+    alone = fitted and settings.get("sampling.group_size") == 1
+    sampling = {"sampling": _PROFILES["one_response"]} if alone else {}
+    return {"scores": fitted, **sampling} if fitted else {}
 
 
 def profile_of(source: Any, *, chosen: bool) -> dict[str, Any]:
