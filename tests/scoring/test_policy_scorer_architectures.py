@@ -123,7 +123,7 @@ def test_auto_packs_only_with_flash_attention(attention, packed, monkeypatch):
     model = build("Qwen3")
     model.config._attn_implementation = attention
     if packed:  # what flash attention would compute, without a GPU
-        monkeypatch.setattr(PolicyScorer, "_try_scoring", lambda self: (None, None, None))
+        monkeypatch.setattr(PolicyScorer, "_try_trunk", lambda self: (None, None))
     assert PolicyScorer(model).packed is packed
 
 

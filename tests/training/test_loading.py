@@ -13,6 +13,7 @@ import torch
 from forked import call_in_ranks
 from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 from transformers.utils.logging import enable_progress_bar, is_progress_bar_enabled
 
 from rlobj import ConfigError
@@ -218,7 +219,7 @@ def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatc
     asked: list[Any] = []
     monkeypatch.setattr("builtins.input", asked.append)
     settings = ModelConfig(trust_remote_code=trust)
-    assert hollow_model(settings, str(tmp_path), torch.float32, "cpu") is None
+    assert hollow_model(settings, str(tmp_path), torch.float32, "cpu", AutoModelForCausalLM) is None
     assert not asked
     assert ("may have code of its own" in caplog.text) is trust
 

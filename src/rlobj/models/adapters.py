@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import ConfigError, MissingExtra, reported
-from rlobj.settings.run_config import LoraConfig
+from rlobj.settings.scores import Lora
 
 _NAME = "default"
 Full = Callable[[nn.Parameter], Tensor]
@@ -22,8 +22,19 @@ Full = Callable[[nn.Parameter], Tensor]
 Weights = Iterator[tuple[str, Tensor]]
 
 
-def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) -> Any:
+def with_adapters(
+    model: nn.Module, config: Lora, adapter: Path | None, setting: str = "model.lora"
+) -> Any:
     """The model with frozen weights and adapters to train; new adapters do not change its output.
+
+    Args:
+        model: of transformers.
+        config: the adapters.
+        adapter: folder of trained ones; None = new ones.
+        setting: that has them.
+
+    Returns:
+        A model of peft; of a trunk without a head, the trunk itself.
 
     Raises:
         MissingExtra: no peft.
@@ -40,14 +51,16 @@ def with_adapters(model: nn.Module, config: LoraConfig, adapter: Path | None) ->
             return peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
     targets = config.targets if isinstance(config.targets, str) else list(config.targets)
     alpha: Any = config.alpha  # peft says int, and computes with any number
-    settings = peft.LoraConfig(
-        r=config.rank, lora_alpha=alpha, target_modules=targets, task_type="CAUSAL_LM"
-    )
-    with reported(ConfigError, f"model.lora.targets={config.targets}", ValueError):
-        wrapped = peft.get_peft_model(model, settings)
-    if not all(isinstance(each.base_layer, nn.Linear) for _, each in _layers(wrapped)):
-        raise ConfigError(f"model.lora.targets={config.targets}: expected linear layers")
-    return wrapped
+    settings = peft.LoraConfig(r=config.rank, lora_alpha=alpha, target_modules=targets)
+    with reported(ConfigError, f"{setting}.targets={config.targets}", ValueError):
+        if model.get_output_embeddings() is not None:  # type: ignore[operator]
+            settings.task_type = "CAUSAL_LM"
+            adapted: Any = peft.get_peft_model(model, settings)
+        else:
+            adapted = peft.inject_adapter_in_model(settings, model)
+    if not all(isinstance(each.base_layer, nn.Linear) for _, each in _layers(adapted)):
+        raise ConfigError(f"{setting}.targets={config.targets}: expected linear layers")
+    return adapted
 
 
 def without_adapters(model: Any) -> Any:

@@ -4,7 +4,7 @@ A hollow parameter has the shape, the dtype and the device of a weight, and no m
 are one number. It knows where its values are in a file of safetensors. `filled` reads them, or a
 strategy that shards the weights does. So a process never holds the whole model.
 
-    model = hollow_model(config, source, torch.float32, device)
+    model = hollow_model(config, source, torch.float32, device, AutoModelForCausalLM)
     with reading(model):                 # a module has its weights while it computes
         scorer = PolicyScorer(model)
     parallel.prepare(scorer, optimizer)  # reads this rank's shards
@@ -29,20 +29,23 @@ _OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
 """Buffers that files of older versions of transformers have, and that are computed now."""
 
 
-def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: Any) -> Any:
-    """A causal language model with hollow parameters, and with buffers as transformers loads them.
+def hollow_model(
+    config: ModelConfig, source: str, dtype: torch.dtype, device: Any, kind: Any
+) -> Any:
+    """A model of transformers with hollow parameters, and with buffers as transformers loads them.
 
     Args:
         config: the model's settings.
         source: hub id or folder.
         dtype: of its parameters.
         device: of its parameters and buffers.
+        kind: its class, such as AutoModelForCausalLM.
 
     Returns:
         None if its files do not hold the tensors of its parameters, by name. This is logged.
     """
     from accelerate import init_empty_weights
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoConfig, GenerationConfig
 
     tensors: dict[str, Any] = {}
     try:
@@ -56,7 +59,7 @@ def hollow_model(config: ModelConfig, source: str, dtype: torch.dtype, device: A
     else:
         # No random number is used up: new adapters are those of a model that is loaded whole.
         with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
-            model: Any = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+            model: Any = kind.from_config(settings, dtype=torch.float32)
         model.tie_weights()
         why = _difference(model, tensors)
     if why is not None:

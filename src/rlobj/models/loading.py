@@ -23,6 +23,7 @@ def load_model(
     device: Any = "cpu",
     dtype: torch.dtype = torch.float32,
     hollow: bool = False,
+    kind: Any = None,
 ) -> nn.Module:
     """The model without its tokenizer and without dropout: on-policy ratios are 1.
 
@@ -32,6 +33,7 @@ def load_model(
         device: of the model.
         dtype: of its weights; buffers keep their own.
         hollow: the weights stay in their files, if they can be read from there; see `hollow`.
+        kind: the class of transformers that loads it; None = AutoModelForCausalLM.
 
     Raises:
         ConfigError: its files lack a tensor, or have one of another shape, or its config.json
@@ -39,16 +41,15 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
+    kind = kind or AutoModelForCausalLM
     config_dict(source)  # which refuses code of strangers
     model: Any = None
     if hollow or torch.device(device).type != "cpu":
-        model = hollow_model(config, source, dtype, device)
+        model = hollow_model(config, source, dtype, device, kind)
     if model is None:
         trusted = config.trust_remote_code
         with _no_bars() if Path(source).is_dir() else contextlib.nullcontext():
-            model = load_complete(
-                AutoModelForCausalLM, source, dtype=torch.float32, trust_remote_code=trusted
-            )
+            model = load_complete(kind, source, dtype=torch.float32, trust_remote_code=trusted)
         for parameter in model.parameters():
             parameter.data = parameter.data.to(device, dtype)
         model.to(device)

@@ -67,7 +67,7 @@ class Policy:
         """Write a Hugging Face model folder without its weights."""
         inner = without_adapters(self.model)
         inner.config.save_pretrained(folder)
-        if inner.generation_config is not None:
+        if getattr(inner, "generation_config", None) is not None:
             inner.generation_config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 

@@ -10,7 +10,7 @@ from rlobj.models.gguf_files import dense_folder
 from rlobj.models.location import recorded_digest
 from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
-from rlobj.settings.scores import RoutedConfig, ScoreConfig, is_template
+from rlobj.settings.scores import RoutedConfig, ScoreConfig, ValueConfig, is_template
 
 
 def resolved_score(name: str, score: Any) -> Any:
@@ -38,7 +38,7 @@ def resolved_score(name: str, score: Any) -> Any:
     return score.model_copy(update=changes)
 
 
-def score_folder(name: str, score: ScoreConfig) -> str:
+def score_folder(name: str, score: ScoreConfig | ValueConfig) -> str:
     """The folder or hub id of a frozen model.
 
     Raises:
@@ -68,7 +68,7 @@ def _digest(checkpoint: Path) -> str:
     return hashlib.sha256((checkpoint / "manifest.json").read_bytes()).hexdigest()[:16]
 
 
-def _checkpoint(name: str, score: ScoreConfig) -> Path:
+def _checkpoint(name: str, score: Any) -> Path:
     """The checkpoint of a score's run; its files are those that its digest stands for."""
     with reported(ConfigError, f"scores.{name}.run", ConfigError):
         checkpoint = named_checkpoint(Path(str(score.run)), score.checkpoint)
@@ -79,7 +79,7 @@ def _checkpoint(name: str, score: ScoreConfig) -> Path:
     return checkpoint
 
 
-def _checked_digest(name: str, score: ScoreConfig) -> str | None:
+def _checked_digest(name: str, score: ScoreConfig | ValueConfig) -> str | None:
     """The digest of a score's folder or file, the recorded one; None = the model is a hub id."""
     folder = Path(str(score.model)).expanduser()
     return recorded_digest(f"scores.{name}.model", folder, score.digest)

@@ -1,4 +1,4 @@
-"""The frozen models of scores, which read the token ids of the policy."""
+"""The models of scores that are not made from the policy; they read the token ids of the policy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,14 @@ from rlobj.base.errors import ConfigError, Message, Setting, reported
 from rlobj.base.interleaved import Interleaved
 from rlobj.models.loading import load_model, load_tokenizer, loading
 from rlobj.models.score_sources import score_folder
+from rlobj.models.values import value_class
 from rlobj.settings.run_config import ModelConfig
-from rlobj.settings.scores import ScoreConfig
+from rlobj.settings.scores import ScoreConfig, ValueConfig
 
 
 def load_score(
     name: str,
-    score: ScoreConfig,
+    score: ScoreConfig | ValueConfig,
     config: ModelConfig,
     tokenizer: Any,
     *,
@@ -44,7 +45,8 @@ def load_score(
         raise ConfigError(f"scores.{name}: ", difference)
     with reported(ConfigError, setting, ConfigError), loading(source):
         dtype = score_dtype(score)
-        return load_model(config, source, device=device, dtype=dtype, hollow=hollow)
+        kind = value_class(source) if isinstance(score, ValueConfig) else None
+        return load_model(config, source, device=device, dtype=dtype, hollow=hollow, kind=kind)
 
 
 def tokenizer_difference(ours: Any, theirs: Any, end: int | None, name: str) -> str | None:
@@ -94,7 +96,7 @@ def with_end(response: Sequence[int], ours: int | None, end: int | None) -> Sequ
     return Interleaved(tokens, response.gaps) if isinstance(response, Interleaved) else tokens
 
 
-def score_dtype(score: ScoreConfig) -> torch.dtype:
+def score_dtype(score: ScoreConfig | ValueConfig) -> torch.dtype:
     """The dtype of the weights of a frozen model; the reference has the policy's, float32."""
     usual = torch.cuda.is_available() and not score.required
     half = score.dtype == "bfloat16" or (score.dtype == "auto" and usual)

@@ -536,9 +536,9 @@ class Objective(Model):
 
     @cached_property
     def scores_alone(self) -> bool:
-        """Whether a group whose rewards are all equal may have a gradient: from a score, or from
-        the rewards of turns."""
-        others = self.read_scores - {"reference"}
+        """Whether a group whose rewards are all equal may have a gradient: from a score, from a
+        value, or from the rewards of turns."""
+        others = {*self.read_scores, self.critic} - {"reference", None}
         return bool(others) or self.advantage.by_turn or "turn_reward" in self.needs.ever
 
     def reader(self, column: str) -> str | None:

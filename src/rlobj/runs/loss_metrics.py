@@ -19,7 +19,8 @@ from rlobj.runs.observed import POLICY
 
 PREDICTED, MEASURED = "entropy/predicted_change", "entropy/measured_change"
 _CLIPPED = ("objective/clip_fraction", "clip/high_fraction", "clip/low_fraction")
-_SUMS = ("train/skipped_updates", "sampler/nan_tokens", "tokens/touched", "tokens/unscored")
+_SUMS = ("train/skipped_updates", "value/skipped_updates", "sampler/nan_tokens")
+_SUMS += ("tokens/touched", "tokens/unscored")
 _SUMS += tuple(f"tokens/{effect}" for effect in EFFECTS)
 _SUMS += ("spurious/tokens", "spurious/caught", "spurious/dropped", PREDICTED)
 _MEANS = ("policy/entropy", "policy/kl_old", "policy/ratio")

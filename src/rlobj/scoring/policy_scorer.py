@@ -96,8 +96,8 @@ ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
 """Kinds of layers, as named by transformers, that can treat packed sequences separately."""
 
 
-class PolicyScorer(nn.Module):
-    """A causal language model that returns `TokenScores` instead of logits.
+class TrunkScorer(nn.Module):
+    """A causal model whose trunk runs on all tokens, and a head of a subclass on some of them.
 
     Trunk and head run in one `forward`, and all parameters take part in it. So DDP can wrap a
     scorer like a model. Build the scorer before the model is wrapped or sharded. `forward` reads
@@ -105,8 +105,7 @@ class PolicyScorer(nn.Module):
     `rlobj.training.parallel` does.
 
     Args:
-        model: a transformers causal language model whose head is a linear layer on the last hidden
-            states; other layers may have adapters.
+        model: of transformers; its layers may have adapters.
         packed: True = `collate` puts all sequences into one row without padding; False = one padded
             row per sequence; "auto" = True with flash attention, else False. Other attention needs
             a mask of the row's length squared.
@@ -118,9 +117,8 @@ class PolicyScorer(nn.Module):
             None if it can. The keys and values of two short prompts are tried.
 
     Raises:
-        ConfigError: the head is not supported; the model is not causal, or its logits for two
-            tokens differ from those that scoring computes; `packed=True`, but packed sequences
-            would affect each other (two short ones are tried); or the model has an encoder.
+        ConfigError: the model is not causal; `packed=True`, but packed sequences would affect each
+            other (two short ones are tried); or the model has an encoder.
     """
 
     def __init__(self, model: nn.Module, packed: bool | Literal["auto"] = "auto") -> None:
@@ -129,75 +127,28 @@ class PolicyScorer(nn.Module):
         if getattr(self.model.config, "is_encoder_decoder", False):
             raise ConfigError(f"{type(model).__name__} has an encoder; expected a causal model")
         self.packed = packed is True or (packed == "auto" and _flash(self.model))
-        self.shape, unpackable, self.unshareable = self._try_scoring()
+        unpackable, self.unshareable = self._try_trunk()
         if unpackable and packed is True:
             raise ConfigError(f"{type(model).__name__} cannot score packed sequences: {unpackable}")
         if unpackable and self.packed:
             warn("Sequences are padded, not packed: %s.", unpackable)
             self.packed = False
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        response_mask: Tensor,
-        position_ids: Tensor | None = None,
-        prompts: Tensor | None = None,
-        prompt_mask: Tensor | None = None,
-        owners: Tensor | None = None,
-        *,
-        hidden_states: bool = False,
-        top: tuple[int, int] | None = None,
-        teachers: Mapping[str, Comparison] | None = None,
-        **settings: Any,
-    ) -> TokenScores:
-        """Score the tokens in `response_mask`, row after row.
-
-        Logits are computed only for these tokens, tile by tile. `pad_sequences`, `pack_sequences`
-        and `share_prompts` make the inputs. Padding is on the right, so the model's own positions
-        are correct; only prompts of their own are padded on the left.
+    def predicting(self, *inputs: Any) -> tuple[Tensor, Tensor]:
+        """The hidden states that predict the tokens in the response mask, [N, H], and these, [N].
 
         Args:
-            input_ids: [B, T].
-            attention_mask: 1 at real tokens, [B, T]; None if all tokens are real, or if padding is
-                on the right and attention is causal, so that no real token reads it.
-            response_mask: True at the tokens to score, [B, T]; never at a sequence's first token.
-            position_ids: the position of each token in its sequence, [B, T]; None for padded ones.
-            prompts: prompts that rows share, [P, S]; the rows are then responses without prompts.
-            prompt_mask: 1 at the tokens of these prompts, [P, S]; None if there is no padding.
-            owners: the number of each row's prompt, int [B].
-            hidden_states: also return the hidden states.
-            top: also return the k most likely of the first V tokens: (k, V).
-            teachers: also compute divergences from teachers, by name; one that has `outside` needs
-                `entropy`.
-            **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
-                sensitivity, chunk_bytes.
-
-        Returns:
-            TokenScores with one row for each True in `response_mask`.
+            *inputs: those of `PolicyScorer.forward`, which `collate` makes.
         """
+        input_ids, attention_mask, response_mask, *rest = inputs
+        position_ids, prompts, prompt_mask, owners = (*rest, *[None] * 4)[:4]
         if prompts is None or owners is None:
             hidden = self._trunk(input_ids, attention_mask, position_ids)[:, :-1]
             input_ids, response_mask = input_ids[:, 1:], response_mask[:, 1:]
         else:
             hidden = self._after_prompts(input_ids[:, :-1], prompts, prompt_mask, owners)
         predicted = response_mask.bool()
-        hidden, targets = hidden[predicted], input_ids[predicted]
-        layer, shape = self.model.get_output_embeddings(), vars(self.shape)
-        scores = score_tokens(hidden, layer.weight, targets, bias=layer.bias, **shape, **settings)
-        if not (hidden_states or top or teachers):
-            return scores
-        head = head_of(hidden, layer.weight, settings.get("temperature", 1.0), **shape)
-        more: dict[str, Any] = {"hidden": hidden} if hidden_states else {}
-        if top is not None:
-            likely = top_tokens(hidden, head(layer.weight, layer.bias), *top)
-            more |= {"top_ids": likely.ids, "top_logprobs": likely.logprobs}
-        parameters = layer.weight, layer.bias
-        divergences = {
-            name: score_divergence(*comparison, hidden, head, parameters, targets, scores)
-            for name, comparison in (teachers or {}).items()
-        }
-        return replace(scores, **more, divergences=divergences or None)
+        return hidden[predicted], input_ids[predicted]
 
     def collate(
         self, sequences: Pairs, device: torch.device | str = "cpu", shared: bool = False
@@ -269,35 +220,26 @@ class PolicyScorer(nn.Module):
         return torch.cat([first[owners, None], rest], 1)
 
     @torch.no_grad()
-    def _try_scoring(self) -> tuple[LogitShape, str | None, str | None]:
-        """The shape of the logits, and why sequences cannot be packed or share prompts, in words.
+    def _try_trunk(self) -> tuple[str | None, str | None]:
+        """Why sequences cannot be packed or share prompts, in words.
 
         The model reads four tokens, in a row of their own and in each other way.
         """
-        head, name = linear_head(self.model), type(self.model).__name__
-        rows = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1]], device=head.weight.device)
         weight, half = next(self.model.parameters()), contextlib.nullcontext()
+        rows = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1]], device=weight.device)
         if _flash(self.model) and weight.dtype == torch.float32:  # which it does not support
             half = torch.autocast(weight.device.type, torch.bfloat16)
         with evaluating(self.model), half:
-            logits = self.model(input_ids=rows[:1], use_cache=False).logits[0, -1].float()
             hidden, other = self._trunk(rows, None)
-            raw = head(hidden[-1].to(head.weight.dtype)).float()
-            if not bool(logits.isfinite().all()):
-                raise ConfigError(f"the logits of {name} are not finite")
-            if _difference(other[:-1], hidden[:-1]):
+            if bool(hidden.isfinite().all()) and _difference(other[:-1], hidden[:-1]):
+                name = type(self.model).__name__
                 raise ConfigError(f"{name} is not causal; it reads later tokens")
-            shape = self._matching(raw, logits, tolerance(head.weight))
+            self._try_head(rows[:1], hidden[-1])
             unpackable = self._unpackable(rows[0], hidden) if self.packed else None
-            return shape, unpackable, self._unshareable(hidden)
+            return unpackable, self._unshareable(hidden)
 
-    def _matching(self, raw: Tensor, logits: Tensor, share: float) -> LogitShape:
-        """The shape in which raw logits are the model's, but for a share of the largest one."""
-        for shape in logit_shapes(self.model.config):
-            if (shape.of(raw) - logits).abs().max() <= share * logits.abs().max():
-                return shape
-        name = type(self.model).__name__
-        raise ConfigError(f"{name} computes its logits in a way that scoring does not know")
+    def _try_head(self, row: Tensor, hidden: Tensor) -> None:
+        """Check the head on the last hidden state of a row, [H]."""
 
     def _stateful(self) -> str | None:
         """Which layers keep a state in place of keys and values, in words."""
@@ -333,6 +275,100 @@ class PolicyScorer(nn.Module):
             return f"two short prompts ended with {type(error).__name__}: {error}"
         together = torch.cat([shared[0, :2], shared[1]])
         return _difference(together, torch.cat([hidden[1:3], hidden[:3]]))
+
+
+class PolicyScorer(TrunkScorer):
+    """A causal language model that returns `TokenScores` instead of logits.
+
+    Args:
+        model: a transformers causal language model whose head is a linear layer on the last hidden
+            states; other layers may have adapters.
+        packed: as in `TrunkScorer`.
+
+    Attributes:
+        shape: of the model's logits.
+
+    Raises:
+        ConfigError: as `TrunkScorer`; the head is not supported, or the model's logits for two
+            tokens differ from those that scoring computes.
+    """
+
+    shape: LogitShape
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        response_mask: Tensor,
+        position_ids: Tensor | None = None,
+        prompts: Tensor | None = None,
+        prompt_mask: Tensor | None = None,
+        owners: Tensor | None = None,
+        *,
+        hidden_states: bool = False,
+        top: tuple[int, int] | None = None,
+        teachers: Mapping[str, Comparison] | None = None,
+        **settings: Any,
+    ) -> TokenScores:
+        """Score the tokens in `response_mask`, row after row.
+
+        Logits are computed only for these tokens, tile by tile. `pad_sequences`, `pack_sequences`
+        and `share_prompts` make the inputs. Padding is on the right, so the model's own positions
+        are correct; only prompts of their own are padded on the left.
+
+        Args:
+            input_ids: [B, T].
+            attention_mask: 1 at real tokens, [B, T]; None if all tokens are real, or if padding is
+                on the right and attention is causal, so that no real token reads it.
+            response_mask: True at the tokens to score, [B, T]; never at a sequence's first token.
+            position_ids: the position of each token in its sequence, [B, T]; None for padded ones.
+            prompts: prompts that rows share, [P, S]; the rows are then responses without prompts.
+            prompt_mask: 1 at the tokens of these prompts, [P, S]; None if there is no padding.
+            owners: the number of each row's prompt, int [B].
+            hidden_states: also return the hidden states.
+            top: also return the k most likely of the first V tokens: (k, V).
+            teachers: also compute divergences from teachers, by name; one that has `outside` needs
+                `entropy`.
+            **settings: settings of `score_tokens`: temperature, entropy, min_p, collision,
+                sensitivity, chunk_bytes.
+
+        Returns:
+            TokenScores with one row for each True in `response_mask`.
+        """
+        hidden, targets = self.predicting(
+            input_ids, attention_mask, response_mask, position_ids, prompts, prompt_mask, owners
+        )
+        layer, shape = self.model.get_output_embeddings(), vars(self.shape)
+        scores = score_tokens(hidden, layer.weight, targets, bias=layer.bias, **shape, **settings)
+        if not (hidden_states or top or teachers):
+            return scores
+        head = head_of(hidden, layer.weight, settings.get("temperature", 1.0), **shape)
+        more: dict[str, Any] = {"hidden": hidden} if hidden_states else {}
+        if top is not None:
+            likely = top_tokens(hidden, head(layer.weight, layer.bias), *top)
+            more |= {"top_ids": likely.ids, "top_logprobs": likely.logprobs}
+        parameters = layer.weight, layer.bias
+        divergences = {
+            name: score_divergence(*comparison, hidden, head, parameters, targets, scores)
+            for name, comparison in (teachers or {}).items()
+        }
+        return replace(scores, **more, divergences=divergences or None)
+
+    def _try_head(self, row: Tensor, hidden: Tensor) -> None:
+        head = linear_head(self.model)
+        logits = self.model(input_ids=row, use_cache=False).logits[0, -1].float()
+        if not bool(logits.isfinite().all()):
+            raise ConfigError(f"the logits of {type(self.model).__name__} are not finite")
+        raw = head(hidden.to(head.weight.dtype)).float()
+        self.shape = self._matching(raw, logits, tolerance(head.weight))
+
+    def _matching(self, raw: Tensor, logits: Tensor, share: float) -> LogitShape:
+        """The shape in which raw logits are the model's, but for a share of the largest one."""
+        for shape in logit_shapes(self.model.config):
+            if (shape.of(raw) - logits).abs().max() <= share * logits.abs().max():
+                return shape
+        name = type(self.model).__name__
+        raise ConfigError(f"{name} computes its logits in a way that scoring does not know")
 
 
 def cache_argument(module: Any) -> str:

@@ -46,6 +46,8 @@ RECORDED_SETTINGS = (
     "training.learning_rate",
     "training.max_grad_norm",
     "training.old_logprobs",
+    "scores.*.learning_rate",
+    "scores.*.max_grad_norm",
     "evaluation",
     "sampling.engine",
     "sampling.dynamic",

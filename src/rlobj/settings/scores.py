@@ -29,6 +29,13 @@ class ValueConfig(Model):
     Settings of `training` that it has none of its own for, such as betas, are the same for both.
     """
 
+    run: ClassVar[None] = None
+    server: ClassVar[None] = None
+    prompt: ClassVar[None] = None
+    end: ClassVar[None] = None
+    required: ClassVar[bool] = False
+    dtype: ClassVar[str] = "float32"
+
     value: Literal[True]
     """true: this score is a value, the expected reward after the context before a token"""
     model: str = "policy"
@@ -247,7 +254,8 @@ def require_scores(scores: Mapping[str, Any], read: frozenset[str]) -> None:
         ConfigError: one has none.
     """
     for name in sorted(read - {"reference"}):
-        if name not in scores or scores[name].required:
+        score = scores.get(name)
+        if score is None or isinstance(score, ValueConfig) or score.required:
             raise ConfigError(
                 f"the objective reads the score '{name}', and nothing names its model: use ",
                 *(Setting(f"scores.{name}.run", "RUN"), " or "),

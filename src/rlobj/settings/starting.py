@@ -19,6 +19,11 @@ def refuse_senseless(config: RunConfig) -> None:
     refuse_tools(config)
     objective, advantage = config.objective, config.objective.advantage
     require_scores(config.scores, objective.read_scores)
+    if objective.critic is not None and config.critic is None:
+        raise ConfigError(
+            f"the objective reads the value '{objective.critic}', and nothing trains it: use ",
+            Setting(f"scores.{objective.critic}.value", True),
+        )
     if config.sampling.group_size == 1 and objective.reads_rewards and advantage.group_relative:
         raise ConfigError(
             f"sampling.group_size: 1 response per prompt, and {advantage.kind} compares the "
@@ -102,7 +107,11 @@ def doubts(config: RunConfig) -> Iterator[str]:
             Setting("sampling.in_flight", max(most, sampling.prompts_per_step)),
         )
     if config.sampling.dynamic and config.objective.scores_alone:
-        yield "sampling.dynamic has no effect: the objective reads a score, and no reward"
+        yield "sampling.dynamic has no effect: the objective trains on groups of equal rewards too"
+    if config.critic is not None and not config.objective.values:
+        name = config.objective.critic
+        losses = Setting("objective.values", f"[{{kind: clipped_squared, value: {name}}}]")
+        yield Message(f"scores.{name} is not trained, and stays what it is. Use ", losses)
     for name in config.scores:
-        if name not in config.objective.read_scores:
+        if name not in {*config.objective.read_scores, config.objective.critic}:
             yield f"scores.{name} is not computed: the objective does not read it"

@@ -2,9 +2,11 @@
 
     RUN/checkpoints/step-000010/
         model/          a Hugging Face folder; every rank writes a share of the tensors
-        scores/NAME/    weights of a score that follows the policy; every rank writes a share
+        scores/NAME/    weights of a score that follows the policy; every rank writes a share. Of a
+                        value, a Hugging Face folder; with LoRA, its adapter/ has what is trained
         adapter/        only with LoRA: a peft folder (model/ has merged weights)
-        optimizer/      AdamW's moments by parameter name; every rank writes a share
+        optimizer/      AdamW's moments by parameter name; every rank writes a share; those of a
+                        value are in NAME/
         random/         random states of Python and torch, one file per rank
         state.json      step, controllers, position in the problems
         manifest.json   size in bytes and CRC-32 of every file
@@ -41,7 +43,7 @@ def write(
     parallel: Any,
     policy: Policy,
     state: Mapping[str, Any],
-    lagged: Mapping[str, Any],
+    learner: Any,
 ) -> Path:
     """Write a checkpoint. It gets its final name when every rank has written its part.
 
@@ -51,31 +53,35 @@ def write(
         parallel: the strategy that trains the policy.
         policy: the policy.
         state: content of state.json.
-        lagged: scores whose weights follow the policy, by name.
+        learner: has the scores whose weights follow the policy, and the value.
 
     Raises:
         RunError: writing failed; existing checkpoints are unchanged.
     """
     comm, name = parallel.comm, step_name(step)
     place = run.checkpoints / f".{name}.partial"
-    parts = _shares(policy, parallel, lagged)  # communication happens here and not below
+    critic, models = learner.critic, {"model": policy}
+    if critic is not None:
+        models[f"scores/{critic.name}"] = critic.policy
+    parts = _shares(policy, parallel, learner)  # communication happens here and not below
     try:
         with _writing(run, comm):
             if comm.rank == 0:
                 remove(place)
                 for folder in {"model", "random", *parts}:
-                    (place / folder).mkdir(parents=True)
+                    (place / folder).mkdir(parents=True, exist_ok=True)
         with _writing(run, comm):
-            _write_shares(place, parts, comm.rank, comm.size)
+            _write_shares(place, parts, models, comm)
             cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
             states = [state.tolist() for state in (torch.get_rng_state(), *cuda)]
             state_text = json.dumps({"python": random.getstate(), "torch": states})
             (place / "random" / f"rank-{comm.rank}.json").write_text(state_text, encoding="utf-8")
         with _writing(run, comm):
             if comm.rank == 0:
-                policy.save_settings(place / "model")
-                if comm.size > 1:
-                    _write_index(place / "model")
+                for folder, saved in models.items():
+                    saved.save_settings(place / folder)
+                    if comm.size > 1:
+                        _write_index(place / folder)
                 if (place / "adapter").is_dir():
                     policy.model.peft_config["default"].save_pretrained(place / "adapter")
                 state_text = json.dumps(state, indent=1)
@@ -98,9 +104,7 @@ def _writing(run: RunFolder, comm: Comm) -> Iterator[None]:
         yield
 
 
-def _shares(
-    policy: Policy, parallel: Any, lagged: Mapping[str, Any]
-) -> dict[str, dict[str, Tensor]]:
+def _shares(policy: Policy, parallel: Any, learner: Any) -> dict[str, dict[str, Tensor]]:
     """Return this rank's share of all tensors by folder, on the CPU.
 
     All ranks gather every tensor; rank r keeps the tensors r, r + size, r + 2·size, ...
@@ -111,34 +115,49 @@ def _shares(
         share = islice(tensors, comm.rank, None, comm.size)
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in share}
 
-    def moments() -> Iterable[tuple[str, Tensor]]:
-        for name, parameter in policy.model.named_parameters():
-            if parameter.requires_grad:
-                for key, value in parallel.moments(parameter).items():
-                    yield f"{name}/{key}", torch.as_tensor(value)
+    def trained(model: Any) -> Iterable[tuple[str, Any]]:
+        return ((n, p) for n, p in model.named_parameters() if p.requires_grad)
 
-    parts = {"model": mine(policy.weights(parallel.full)), "optimizer": mine(moments())}
-    parts |= {f"scores/{name}": mine(score.whole()) for name, score in lagged.items()}
+    def moments(parallel: Any, model: Any) -> Iterable[tuple[str, Tensor]]:
+        for name, parameter in trained(model):
+            for key, value in parallel.moments(parameter).items():
+                yield f"{name}/{key}", torch.as_tensor(value)
+
+    parts = {
+        "model": mine(policy.weights(parallel.full)),
+        "optimizer": mine(moments(parallel, policy.model)),
+    }
+    parts |= {f"scores/{name}": mine(s.whole()) for name, s in learner.scores.lagged.items()}
+    if (critic := learner.critic) is not None:
+        name, full, model = critic.name, critic.parallel.full, critic.policy.model
+        parts[f"scores/{name}"] = mine(critic.policy.weights(full))
+        parts[f"optimizer/{name}"] = mine(moments(critic.parallel, model))
+        if critic.settings.lora is not None:
+            whole = ((name, full(parameter)) for name, parameter in trained(model))
+            parts[f"scores/{name}/adapter"] = mine(whole)
     if without_adapters(policy.model) is not policy.model:
         parts["adapter"] = dict(adapter_weights(policy.model, parallel.full))
     return parts
 
 
 def _write_shares(
-    place: Path, parts: Mapping[str, Mapping[str, Tensor]], rank: int, size: int
+    place: Path,
+    parts: Mapping[str, Mapping[str, Tensor]],
+    models: Mapping[str, Policy],
+    comm: Comm,
 ) -> None:
     from safetensors.torch import save_file
 
     def save(tensors: Mapping[str, Tensor], file: Path) -> None:
         save_file(dict(tensors), file, metadata={"format": "pt"})
 
-    share = f"-{rank + 1:05d}-of-{size:05d}" if size > 1 else ""
-    save(parts["model"], place / "model" / f"model{share}.safetensors")
-    save(parts["optimizer"], place / "optimizer" / f"moments{share}.safetensors")
+    share = f"-{comm.rank + 1:05d}-of-{comm.size:05d}" if comm.size > 1 else ""
     for folder, tensors in parts.items():
-        if folder.startswith("scores/"):
-            save(tensors, place / folder / f"weights{share}.safetensors")
-    if rank == 0 and "adapter" in parts:
+        kind = "moments" if folder.startswith("optimizer") else "weights"
+        name = "model" if folder in models else kind
+        if folder != "adapter":
+            save(tensors, place / folder / f"{name}{share}.safetensors")
+    if comm.rank == 0 and "adapter" in parts:
         tensors = {name: tensor.cpu().contiguous() for name, tensor in parts["adapter"].items()}
         save(tensors, place / "adapter" / "adapter_model.safetensors")
 
@@ -156,9 +175,9 @@ def _write_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
-def restore_optimizer(checkpoint: Path, parallel: Any, model: torch.nn.Module) -> None:
+def restore_optimizer(folder: Path, parallel: Any, model: torch.nn.Module) -> None:
     """Restore AdamW's moments, with the strategy and the ranks of this run."""
-    sources = open_tensors((checkpoint / "optimizer").glob("*.safetensors"))
+    sources = open_tensors(folder.glob("*.safetensors"))
     for name, parameter in model.named_parameters():
         # A parameter that the loss does not depend on has none; before the first update, none has.
         if parameter.requires_grad and f"{name}/step" in sources:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import largest
-from rlobj.scoring import PolicyScorer
 from rlobj.scoring.cutting import Cut, cut_sequences, sequence_length
 from rlobj.scoring.divergences import Comparison
+from rlobj.scoring.policy_scorer import TrunkScorer
 from rlobj.settings.run_config import PLAIN, RunConfig
 from rlobj.training.parallel import Parallel
 from rlobj.training.rollouts.sharding import Sequences
@@ -86,7 +86,7 @@ class ForwardPasses:
         self,
         config: RunConfig,
         parallel: Parallel,
-        scorer: PolicyScorer,
+        scorer: TrunkScorer,
         autocast: torch.dtype | None,
         join: bool,
     ) -> None:
@@ -206,7 +206,7 @@ class ForwardPasses:
         return {name: torch.cat(rows) for name, rows in chunks.items()}
 
 
-def whole_rows(config: RunConfig, scorer: PolicyScorer) -> str | None:
+def whole_rows(config: RunConfig, scorer: TrunkScorer) -> str | None:
     """Why each response's prompt goes through the model with it, in words; None if prompts can be
     shared."""
     sharing, reason = config.training.shared_prompts, scorer.unshareable

@@ -10,12 +10,17 @@ from typing import Any
 
 import torch
 
+from rlobj.base.errors import ConfigError, reported
 from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.gguf_files import dense_folder
+from rlobj.models.hollow import filled, is_hollow
 from rlobj.models.loading import load_model
 from rlobj.models.location import gguf_digest
 from rlobj.models.policy import Policy, load_policy, policy_of
+from rlobj.models.scores import load_score
+from rlobj.models.values import read_trained, value_class, value_model
+from rlobj.scoring.value_scorer import value_head
 from rlobj.settings.profiles import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.parallel import Parallel
@@ -97,12 +102,51 @@ class InitialPolicy:
                 self._original = copy.deepcopy(policy.model)
                 policy.model.load_state_dict(load_model(config.model, weights).state_dict())
             if lora is not None:
+                if config.critic is not None:  # adapters are added to the model that was passed
+                    self._original = copy.deepcopy(policy.model)
                 policy = replace(policy, model=with_adapters(policy.model, lora, adapter))
-        policy.model.to(self._device).train()  # recomputing activations needs training mode
-        if config.training.gradient_checkpointing:
-            newer = getattr(policy.model, "activation_checkpointing_enable", None)
-            (newer or policy.model.gradient_checkpointing_enable)()
+        self._begin(policy.model)
         return policy
+
+    def value(self, tokenizer: Any, checkpoint: Path | None) -> Any:
+        """The model of the value to train, on the device, with the weights of a checkpoint if there
+        is one.
+
+        Raises:
+            ConfigError: it cannot be loaded, reads other tokens than the policy, or has no head.
+        """
+        name, settings = str(self._config.objective.critic), self._config.critic
+        assert settings is not None
+        folder = checkpoint and checkpoint / "scores" / name
+        of_model: Any = {"device": self._device, "hollow": self._shards}
+        if folder and settings.lora is None:
+            kind = value_class(str(folder))
+            model: Any = load_model(self._config.model, str(folder), **of_model, kind=kind)
+        elif settings.is_policy:
+            model = self.frozen(hollow=self._shards)
+        else:
+            model = load_score(name, settings, self._config.model, tokenizer, **of_model)
+        with reported(ConfigError, f"scores.{name}", ConfigError):
+            model = value_model(model)
+            head = value_head(model)
+        if settings.lora is not None:
+            with_adapters(model.base_model, settings.lora, None, f"scores.{name}.lora")
+            for parameter in filled(head.parameters()):
+                parameter.requires_grad_(True)
+            if folder:
+                read_trained(folder / "adapter", model)
+        self._begin(model)
+        return model
+
+    def _begin(self, model: Any) -> None:
+        """Put a model on the device, ready to be trained."""
+        model.to(self._device).train()  # recomputing activations needs training mode
+        for parameter in model.parameters():  # rounding depends on where a file is mapped
+            if parameter.requires_grad and not is_hollow(parameter):
+                parameter.data = parameter.data.clone()
+        if self._config.training.gradient_checkpointing:
+            newer = getattr(model, "activation_checkpointing_enable", None)
+            (newer or model.gradient_checkpointing_enable)()
 
 
 def embedded_task(config: RunConfig) -> str:

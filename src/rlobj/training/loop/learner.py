@@ -2,7 +2,7 @@
 
     train_on   shard -> score -> advantages and controllers -> one update per phase and mini-batch
                in each pass
-    _update    plan -> loss and backward per micro-batch -> optimizer step
+    _update    plan -> loss and backward per micro-batch -> optimizer step -> updates of the value
 
 `forward.py` makes the forward passes.
 """
@@ -43,9 +43,11 @@ from rlobj.scoring.policy_scorer import depends_on_sequence_length
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scoring_pass import CURRENT, scored_columns
 from rlobj.training.loop.clock import Clock
+from rlobj.training.loop.critic import Critic
 from rlobj.training.loop.forward import ForwardPasses, TeachersOf
 from rlobj.training.loop.scores import Score, Scores
 from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.strategies import adamw
 from rlobj.training.rollouts.collector import Rollout
 from rlobj.training.rollouts.sharding import MiniBatch, Sequences, StepBatch, shard
 
@@ -143,7 +145,10 @@ class Learner:
         state: the objective's controllers, and "update", the number of updates done.
         forward: makes the forward passes, and counts their tokens.
         scores: gives tables the columns of scores.
+        critic: gives them those of the value, and trains it; None = the objective reads none.
     """
+
+    critic: Critic | None = None
 
     def __init__(
         self,
@@ -156,14 +161,6 @@ class Learner:
         clock: Clock | None = None,
     ) -> None:
         training = config.training
-        optimizer = torch.optim.AdamW(
-            [p for p in scorer.parameters() if p.requires_grad],
-            lr=training.learning_rate,
-            betas=training.betas,
-            weight_decay=training.weight_decay,
-            eps=training.adam_epsilon,
-            fused=training.fused or None,
-        )
         self.config, self.objective, self.parallel = config, objective, parallel
         self.comm, self.model, self.autocast = parallel.comm, scorer.model, autocast
         self.clock = clock or Clock(device=parallel.device)
@@ -171,7 +168,8 @@ class Learner:
         self.state: dict[str, Any] = {**objective.init(), "update": 0}
         self._can_cut = not depends_on_sequence_length(self.model.config)
         self._proxy = next((p for p in objective.penalties if isinstance(p, ProxyKL)), ProxyKL())
-        needs = objective.needs
+        needs, value = objective.needs, objective.critic
+        self._of_value = (f"{value}_value", f"{value}_bootstrap")
         self._one_update = training.updates * len(objective.phases) == 1
         self._scored = scored_columns(objective, training)
         self._renews = self._proxy.policy == "current" and "proxy_logprobs" in self._scored
@@ -179,7 +177,7 @@ class Learner:
         self._rescores = moved and training.selection == "current"
         join = self._one_update and bool(self._scored)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, join)
-        self.scorer = parallel.prepare(scorer, optimizer)
+        self.scorer = parallel.prepare(scorer, adamw(scorer, training))
         prepared = scorer, self.scorer
         self.scores = Scores(scores, objective, parallel, prepared, self.forward)
 
@@ -231,19 +229,13 @@ class Learner:
     def _update(self, phase: Objective, batch: MiniBatch) -> tuple[ObservedUpdate | None, Metrics]:
         """One optimizer update on one mini-batch; what it observed, and its metrics.
 
-        Nothing changes on any rank if nothing counts, or if the loss or the gradient is not finite:
-        then `train/skipped_updates` is 1.
+        The policy changes on no rank if nothing counts, or if the loss or the gradient is not
+        finite: then `train/skipped_updates` is 1. The value has its own updates.
         """
         if not self._finite(batch.table):
             return None, SKIPPED
         plan = self.plan(phase, batch)
-        measured: list[MicroBatchResult] = []
-        for table, rows, last in self._micro_batches(phase, batch, plan):
-            output = phase.loss(table, plan.part(rows), check=False)  # the step below is skipped
-            if last is not None:
-                with self.clock.inside("backward"):
-                    self.parallel.backward(output.loss, last=last)
-            measured.append(MicroBatchResult.of(table, output, rows))
+        measured = self._measure(phase.of_policy, batch, plan)
         gap: Metrics = {}
         if batch.first and not self._scored:  # the samples' tokens have gone through the model
             columns = {
@@ -257,17 +249,35 @@ class Learner:
             metrics = combine(measured, self.objective, plan, batch.current, self.comm)
         finite = math.isfinite(metrics["loss/total"])
         with self.clock.inside("optimizer"):
-            norm = self.parallel.step(apply=finite and not plan.empty)
+            norm = self.parallel.step(apply=finite and not plan.empty) if self.trains else 0.0
+        of_value = self.critic.update(phase, batch, plan, self.steps) if self.critic else {}
         finite = finite and math.isfinite(norm)
         observed = self._observed(phase, batch, plan, measured)
         more = token_metrics(observed, self.comm)
-        if not finite or plan.empty:
+        if not (finite and self.trains) or plan.empty:
             more.pop(PREDICTED, None)
         done = {
             "train/grad_norm": norm if finite else math.nan,
-            "train/skipped_updates": float(not finite or plan.empty),
+            "train/skipped_updates": float(not finite or (plan.empty and self.trains)),
         }
-        return observed, {**more, **gap, **plan.metrics, **metrics, **done}
+        return observed, {**more, **gap, **plan.metrics, **metrics, **done, **of_value}
+
+    @property
+    def trains(self) -> bool:
+        """Whether a step updates the policy: not those in which the value is trained alone."""
+        return self.critic is None or self.steps >= self.critic.settings.value_warmup
+
+    def _measure(self, phase: Objective, batch: MiniBatch, plan: Plan) -> list[MicroBatchResult]:
+        """The loss of the policy in each micro-batch; its gradient, if the policy is trained."""
+        measured: list[MicroBatchResult] = []
+        with torch.set_grad_enabled(self.trains):
+            for table, rows, last in self._micro_batches(phase, batch, plan):
+                output = phase.loss(table, plan.part(rows), check=False)  # else no step is made
+                if last is not None and self.trains:
+                    with self.clock.inside("backward"):
+                        self.parallel.backward(output.loss, last=last)
+                measured.append(MicroBatchResult.of(table, output, rows))
+        return measured
 
     def shard(self, rollout: Rollout) -> StepBatch:
         """This rank's part of the rollout, in mini-batches of whole groups."""
@@ -282,6 +292,8 @@ class Learner:
         serves the update as well keeps its graph. Old log-probs that are the sampler's stay.
         """
         table = self.scores.score(whole, whole.table, self.steps)
+        if self.critic is not None:
+            table = self.critic.score(whole, table)
         if not self._scored:
             return table
         cut = self.forward.cut(whole.sequences)
@@ -314,8 +326,9 @@ class Learner:
         return lambda part: self.scores.teachers(batch.first_row + rows(part))
 
     def _finite(self, table: TokenBatch) -> bool:
-        """Whether the policy's columns are finite on all ranks."""
-        columns = (table.logprobs, table.entropy, table.collision, table.proxy_logprobs)
+        """Whether the columns of the policy and of models are finite on all ranks."""
+        columns = [table.logprobs, table.entropy, table.collision, table.proxy_logprobs]
+        columns += [table.columns.get(name) for name in self._of_value]
         bad = any(c is not None and not bool(torch.isfinite(c.detach()).all()) for c in columns)
         return not any_rank(bad or not self.scores.finite(table), self.comm)
 

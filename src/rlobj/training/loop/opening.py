@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,6 +43,7 @@ from rlobj.sizing.choosing import smallest_cards
 from rlobj.sizing.sizes import own_card
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
+from rlobj.training.loop.critic import Critic
 from rlobj.training.loop.initial import InitialPolicy, embedded_task
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.learner import Learner
@@ -71,7 +73,8 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         config = run.config
         for callback in inputs.callbacks:
             callback.opened(run)
-        parallel = _open_parallel(config, accelerator, stack)
+        norm = config.training.max_grad_norm
+        parallel = _open_parallel(config, accelerator, stack, norm)
         opening = partial(_opening, inputs.callbacks, comm)
         with opening("loading the problems"):
             train, test = run.problems
@@ -105,6 +108,12 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
                 scorer = PolicyScorer(policy.model, config.training.packed)
         clock, autocast = Clock(inputs.callbacks, parallel.device), arithmetic(config.model)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
+        if config.critic is not None:
+            with opening("loading the value"):
+                model = initial.value(policy.tokenizer, newest)
+            own = _open_parallel(config, parallel.accelerator, stack, config.critic.max_grad_norm)
+            value, counts = replace(policy, model=model), learner.forward.counts
+            learner.critic = Critic(config, own, value, autocast, clock, counts)
         with opening("opening the sampler"):
             sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial)
             if sampler is not inputs.sampler:
@@ -152,12 +161,14 @@ def _opening(callbacks: Sequence[Callback], comm: ProcessGroup, what: str) -> It
         yield
 
 
-def _open_parallel(config: RunConfig, accelerator: Any, stack: ExitStack) -> Parallel:
-    """The strategy with which the processes share the policy."""
+def _open_parallel(
+    config: RunConfig, accelerator: Any, stack: ExitStack, max_grad_norm: float
+) -> Parallel:
+    """The strategy with which the processes share the policy, or the value."""
     training = config.training
     parallel = open_parallel(
         training.strategy,
-        max_grad_norm=training.max_grad_norm,
+        max_grad_norm=max_grad_norm,
         autocast=arithmetic(config.model),
         seed=config.seed,
         offload=training.offload == "cpu",
@@ -315,6 +326,10 @@ def _facts(
         "run": str(nearby(trainer.run.path)),
         "chosen": run.chosen,
     }
+    if (critic := trainer.learner.critic) is not None:
+        alone = critic.settings.value_warmup - trainer.learner.steps
+        warm = f", value warm-up: trained alone for {counted(alone, 'step')}" * (alone > 0)
+        facts["value"] = f"{critic.name}, {_size(critic.policy.model)}{warm}"
     changed_now = [f"{path} {before} → {now}" for path, (before, now) in changes.items()]
     if run.resumed and continuous:
         changed_now.append("continuous: what was in flight is drawn again, numbers do not repeat")

@@ -167,8 +167,11 @@ class Trainer:
             self.stream.restore(state.stream)
             self.pipeline.restore(state.stream)
             self.position = self.stream.state()
-            checkpoint.restore_optimizer(newest, self.parallel, self.policy.model)
+            checkpoint.restore_optimizer(newest / "optimizer", self.parallel, self.policy.model)
             checkpoint.restore_scores(newest, learner.scores.lagged)
+            if (critic := learner.critic) is not None:
+                of_value = newest / "optimizer" / critic.name
+                checkpoint.restore_optimizer(of_value, critic.parallel, critic.policy.model)
             checkpoint.restore_random(newest, rank)
         with together(self.comm, "preparing the run's folder"):
             if rank == 0 and not resume:
@@ -272,7 +275,7 @@ class Trainer:
     def after_update(
         self, index: int, batch: MiniBatch, observed: ObservedUpdate | None, metrics: Metrics
     ) -> None:
-        """Record an update, and count it if it was not finite: `train/grad_norm` is NaN.
+        """Record an update, and count it if a gradient norm is NaN: it was not finite.
 
         Raises:
             RunError: too many in a row.
@@ -280,7 +283,8 @@ class Trainer:
         if observed is not None:
             with self.learner.clock.inside("writing"):
                 self.recorder.update(self.learner.steps + 1, index, observed)
-        if not math.isnan(metrics["train/grad_norm"]):
+        norms = metrics["train/grad_norm"], metrics.get("value/grad_norm", 0.0)
+        if not any(map(math.isnan, norms)):
             self.failures["nonfinite"] = 0
             return
         self.failures["nonfinite"] += 1
@@ -427,9 +431,7 @@ class Trainer:
             "digests": self.digests,
         }
         with self.learner.clock.inside("writing"):
-            path = checkpoint.write(
-                self.run, done, self.parallel, self.policy, state, self.learner.scores.lagged
-            )
+            path = checkpoint.write(self.run, done, self.parallel, self.policy, state, self.learner)
             self.saved = done
             with together(comm, "removing old checkpoints"):
                 if comm.rank == 0:

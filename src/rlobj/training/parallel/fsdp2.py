@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.models.hollow import is_hollow, replace_parameters
-from rlobj.scoring import PolicyScorer, TokenScores
+from rlobj.scoring import TokenScores
+from rlobj.scoring.policy_scorer import TrunkScorer
 from rlobj.training.parallel.strategies import Columns, Parallel, Scorer, shard_of
 
 
@@ -19,10 +20,10 @@ class FullySharded(Parallel):
 
     shards = True
 
-    def frozen(self, scorer: PolicyScorer) -> Scorer:
+    def frozen(self, scorer: TrunkScorer) -> Scorer:
         return sharded_scorer(scorer, self.device, self.size)
 
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+    def prepare(self, scorer: TrunkScorer, optimizer: torch.optim.AdamW) -> Scorer:
         root = Columns(scorer)
         names = {id(parameter): name for name, parameter in root.named_parameters()}
         shard_layers(root, self.device, self.size)
@@ -63,7 +64,7 @@ def _like(parameter: nn.Parameter, tensor: Tensor) -> nn.Parameter:
     return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
 
 
-def sharded_scorer(scorer: PolicyScorer, device: torch.device, ranks: int) -> Scorer:
+def sharded_scorer(scorer: TrunkScorer, device: torch.device, ranks: int) -> Scorer:
     """A scorer that is never trained, in shards."""
     root = Columns(scorer)
     shard_layers(root, device, ranks)

@@ -3,6 +3,7 @@
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,38 +12,41 @@ from torch.distributed.tensor import DTensor
 
 from rlobj.models.hollow import filled, values
 from rlobj.ranks import ProcessGroup
-from rlobj.scoring import PolicyScorer, TokenScores, pad_sequences
+from rlobj.scoring import pad_sequences
+from rlobj.scoring.policy_scorer import TrunkScorer
+from rlobj.settings.training import TrainingConfig
 
 Moments = dict[str, Tensor]
 """AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
-Scorer = Callable[..., TokenScores]
+Scorer = Callable[..., Any]
+"""Returns the columns of tokens as attributes: `TokenScores` of a policy, `TokenValues`."""
 
 
 class Columns(nn.Module):
-    """A `PolicyScorer` that returns a dict of tensors, which every wrapper can traverse.
+    """A scorer that returns a dict of tensors, which every wrapper can traverse.
 
     It calls the scorer's `forward` directly, so that the wrapped root is the only module that reads
     the head's weight.
     """
 
-    def __init__(self, scorer: PolicyScorer) -> None:
+    def __init__(self, scorer: TrunkScorer) -> None:
         super().__init__()
         self.scorer = scorer
 
     def forward(self, *inputs: Tensor, **settings: Any) -> dict[str, Tensor]:
-        """Return the requested columns of `TokenScores`."""
+        """Return the requested columns."""
         scores = self.scorer.forward(*inputs, **settings)
         return {name: column for name, column in vars(scores).items() if column is not None}
 
 
 class Parallel(ABC):
-    """Training of a policy on the processes of a run.
+    """Training of a model, such as the policy, on the processes of a run.
 
     All ranks call every method, in the same order, because `prepare`, the prepared scorer,
     `backward`, `step`, `full`, `moments` and `set_moments` may communicate. All ranks call the
     scorer equally often: a rank with fewer batches adds calls with `pad_sequences([])` and the
-    loss `scores.logprobs.sum() * 0`.
+    loss 0 times the sum of a column.
 
     Args:
         accelerator: Accelerate's Accelerator.
@@ -84,11 +88,11 @@ class Parallel(ABC):
         self._stack.close()
 
     @abstractmethod
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
-        """Prepare the policy and the optimizer for the strategy.
+    def prepare(self, scorer: TrunkScorer, optimizer: torch.optim.AdamW) -> Scorer:
+        """Prepare the model and the optimizer for the strategy.
 
         Args:
-            scorer: the whole policy in float32, the same on every rank.
+            scorer: the whole model in float32, the same on every rank.
             optimizer: optimizer of its parameters, before the first step.
 
         Returns:
@@ -96,15 +100,15 @@ class Parallel(ABC):
             again from `model.named_parameters()`.
         """
 
-    def frozen(self, scorer: PolicyScorer) -> Scorer:
+    def frozen(self, scorer: TrunkScorer) -> Scorer:
         """A scorer that is never trained, spread over the ranks as the policy is."""
         for _ in filled(scorer.parameters()):
             pass
         return scorer
 
-    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+    def _score(self, *inputs: Tensor, **settings: Any) -> Any:
         """Call the prepared module."""
-        return TokenScores(**self._module(*inputs, **settings))
+        return SimpleNamespace(**self._module(*inputs, **settings))
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add a micro-batch's gradient. Gradients are scaled here and nowhere else.
@@ -184,18 +188,19 @@ class Parallel(ABC):
 class Replicated(Parallel):
     """Plain training in one process; data parallelism in several."""
 
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+    def prepare(self, scorer: TrunkScorer, optimizer: torch.optim.AdamW) -> Scorer:
         self._optimizer = optimizer
         self._module = self.accelerator.prepare_model(Columns(scorer))
         if self.size > 1:
             # After a first backward pass DDP arranges its buckets. With three or more ranks, sums
             # depend on that, and a resumed run must compute those of an uninterrupted one.
             scores = self._score(*pad_sequences([], self.device))
-            self.backward(scores.logprobs.sum() * 0, last=True)
+            sums = [column.sum() for column in vars(scores).values()]
+            self.backward(torch.stack(sums).sum() * 0, last=True)
             self._optimizer.zero_grad()
         return self._score
 
-    def _score(self, *inputs: Tensor, **settings: Any) -> TokenScores:
+    def _score(self, *inputs: Tensor, **settings: Any) -> Any:
         with self.accelerator.no_sync(self._module):  # `backward` decides when to reduce gradients
             return super()._score(*inputs, **settings)
 
@@ -203,6 +208,18 @@ class Replicated(Parallel):
         sync = self.accelerator.trigger_sync_in_backward(self._module)
         with sync if last else contextlib.nullcontext():
             super().backward(loss, last)
+
+
+def adamw(scorer: TrunkScorer, training: TrainingConfig) -> torch.optim.AdamW:
+    """The optimizer of the parameters of a scorer that are trained, for `Parallel.prepare`."""
+    return torch.optim.AdamW(
+        [p for p in scorer.parameters() if p.requires_grad],
+        lr=training.learning_rate,
+        betas=training.betas,
+        weight_decay=training.weight_decay,
+        eps=training.adam_epsilon,
+        fused=training.fused or None,
+    )
 
 
 def whole(tensor: Any) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.models.hollow import filled
-from rlobj.scoring import PolicyScorer
+from rlobj.scoring.policy_scorer import TrunkScorer
 from rlobj.sizing.memory import BUCKET_ELEMENTS
 from rlobj.training.parallel.fsdp2 import sharded_scorer
 from rlobj.training.parallel.strategies import MOMENTS, Columns, Moments, Parallel, Scorer
@@ -51,7 +51,7 @@ class Zero(Parallel):
         self._autocast, self._offload = autocast, offload
         self._apply = True
 
-    def prepare(self, scorer: PolicyScorer, optimizer: torch.optim.AdamW) -> Scorer:
+    def prepare(self, scorer: TrunkScorer, optimizer: torch.optim.AdamW) -> Scorer:
         deepspeed, root = _deepspeed(self.device), Columns(scorer)
         self.on_close(functools.partial(setattr, nn.functional, "linear", nn.functional.linear))
         if self.shards:
@@ -135,7 +135,7 @@ class Zero(Parallel):
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().clone()
 
-    def frozen(self, scorer: PolicyScorer) -> Scorer:
+    def frozen(self, scorer: TrunkScorer) -> Scorer:
         if not self.shards or self.size == 1:
             return super().frozen(scorer)
         return sharded_scorer(scorer, self.device, self.size)

@@ -1,0 +1,145 @@
+"""Critic: the value in training, which scores the tokens of a step and learns their returns.
+
+`Learner` calls it: `score` before the advantages of a step, `update` after each update of the
+policy.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlobj.base.interleaved import Interleaved
+from rlobj.models.hollow import reading
+from rlobj.models.policy import Policy
+from rlobj.objectives.objective import Objective
+from rlobj.objectives.plan import Plan
+from rlobj.objectives.tokens import TokenBatch
+from rlobj.runs.loss_metrics import average
+from rlobj.scoring.value_scorer import ValueScorer
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.training import learning_rate
+from rlobj.training.loop.clock import Clock
+from rlobj.training.loop.forward import ForwardPasses, TokenCounts
+from rlobj.training.parallel import Parallel
+from rlobj.training.parallel.strategies import adamw
+from rlobj.training.rollouts.sharding import MiniBatch
+
+_OWN = ("learning_rate", "schedule", "warmup_steps")
+"""Settings that a value has of its own, and `training` too."""
+_SUMMED = ("value/loss", "value/clip_fraction")
+"""Metrics that add up over micro-batches and ranks."""
+
+
+class Critic:
+    """A value with its optimizer.
+
+    Args:
+        config: of a run whose objective reads a value.
+        parallel: how the value is spread over processes: as the policy, with a norm of its own.
+        policy: the policy, with the model of the value in place of its own.
+        autocast: arithmetic of the forward passes; None = the weights' own.
+        clock: measures where the time goes.
+        counts: of tokens that go through models.
+
+    Attributes:
+        name: of the value.
+        settings: `scores.NAME` of the configuration.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        parallel: Parallel,
+        policy: Policy,
+        autocast: torch.dtype | None,
+        clock: Clock,
+        counts: TokenCounts,
+    ) -> None:
+        assert config.critic is not None
+        self.name, self.settings = str(config.objective.critic), config.critic
+        self.parallel, self.policy, self.clock = parallel, policy, clock
+        own = {name: getattr(self.settings, name) for name in _OWN} | {"warmup_ratio": None}
+        self._training = config.training.model_copy(update=own)
+        self._bootstraps = f"{self.name}_bootstrap" in config.objective.needs.plan
+        self._one_update = config.training.updates * len(config.objective.phases) == 1
+        with reading(policy.model):
+            scorer = ValueScorer(policy.model, config.training.packed, self.settings.range)
+        self.forward = ForwardPasses(config, parallel, scorer, autocast, self._one_update)
+        self.forward.counts = counts
+        self.scorer = parallel.prepare(scorer, adamw(scorer, self._training))
+        self._kept: Tensor | None = None
+
+    def score(self, batch: MiniBatch, table: TokenBatch) -> TokenBatch:
+        """The table of a step with NAME_value, and NAME_bootstrap if it is read.
+
+        A forward pass that serves the only update as well keeps its graph.
+        """
+        cut = [self._bootstraps and response.finish == "length" for response in batch.responses]
+        sequences = [
+            (prompt, _longer(tokens) if longer else tokens)
+            for (prompt, tokens), longer in zip(batch.sequences, cut, strict=True)
+        ]
+        passes = self.forward.cut(sequences)
+        keep = self._one_update and len(passes.parts) == 1
+        with torch.set_grad_enabled(keep), self.clock.inside("forward" if keep else "scoring"):
+            values = self.forward.columns(self.scorer, sequences, cut=passes)["values"]
+        added = torch.tensor(cut, dtype=torch.bool, device=values.device)
+        ends = (table.lengths + added).cumsum(0)[added] - 1
+        own = torch.ones_like(values, dtype=torch.bool).index_fill(0, ends, False)
+        self._kept = values[own] if keep else None
+        values = values.detach()
+        columns = {f"{self.name}_value": values[own]}
+        if self._bootstraps:
+            bootstrap = values.new_zeros(len(cut)).masked_scatter(added, values[ends])
+            columns[f"{self.name}_bootstrap"] = bootstrap[:, None]
+        return table.with_columns(columns)
+
+    def update(self, phase: Objective, batch: MiniBatch, plan: Plan, step: int) -> dict[str, float]:
+        """The updates of the value on a mini-batch, and their metrics.
+
+        Nothing changes on any rank by one whose loss or gradient is not finite: then
+        `value/skipped_updates` counts it, and `value/grad_norm` is NaN.
+        """
+        if not phase.values:
+            return {}
+        rate = learning_rate(self._training, step)
+        self.parallel.set_learning_rate(rate)
+        updates = [self._update(phase, batch, plan) for _ in range(self.settings.updates)]
+        return {**average(updates), "value/learning_rate": rate}
+
+    def _update(self, phase: Objective, batch: MiniBatch, plan: Plan) -> dict[str, float]:
+        sums = torch.zeros(2, dtype=torch.float64)
+        with self.clock.inside("forward"):
+            for part, columns, last in self._passes(batch):
+                table = batch.table.select(part, 0)
+                table = table.with_columns({f"{self.name}_new_value": columns["values"]})
+                output = phase.value_loss(table, plan.part(batch.table.rows(part)), check=False)
+                with self.clock.inside("backward"):
+                    self.parallel.backward(output.loss, last=last)
+                sums += torch.stack([output.metrics[name].double().cpu() for name in _SUMMED])
+        loss, clipped = self.parallel.comm.sum(sums).tolist()
+        with self.clock.inside("optimizer"):
+            norm = self.parallel.step(apply=math.isfinite(loss))
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        return {
+            **dict(zip(_SUMMED, (loss, clipped), strict=True)),
+            "value/grad_norm": norm if finite else math.nan,
+            "value/skipped_updates": float(not finite),
+        }
+
+    def _passes(self, batch: MiniBatch) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
+        """The values of the mini-batch by the present weights, as `ForwardPasses.run` yields."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            return iter([([*range(len(batch.responses))], {"values": kept}, True)])
+        return self.forward.run(self.scorer, batch.sequences)
+
+
+def _longer(tokens: Sequence[int]) -> Any:
+    """A response with one more token: the value before it is that after the response."""
+    if isinstance(tokens, Interleaved):
+        return Interleaved([*tokens.tokens, 0], tokens.gaps)
+    return [*tokens, 0]

@@ -1,0 +1,310 @@
+"""Runs that train a value beside the policy, against loops of plain torch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import (
+    distance,
+    make_steps,
+    metrics,
+    open_trainer,
+    optimizer_of,
+    same,
+    weights,
+)
+from safetensors.torch import load_file
+from tiny import tiny_config
+
+import rlobj
+from rlobj import ConfigError
+from rlobj.models.loading import load_model
+from rlobj.models.values import value_class
+from rlobj.runs.checkpoints import checkpoints
+from rlobj.scoring import score_samples
+from rlobj.scoring.value_scorer import value_head
+from rlobj.settings.run_config import RunConfig
+from rlobj.settings.training import learning_rate
+from rlobj.training import run_training
+from rlobj.training.loop.step import run_step
+from rlobj.training.new_run import prepared
+
+CRITIC = {"value": True, "learning_rate": 3e-3}
+LOSS = [{"kind": "clipped_squared", "coefficient": 0.5}]
+BOTH = {"steps": 4, "updates_per_step": 2, "learning_rate": 3e-3}
+
+
+GRADED = """
+def graded(response, answer, **columns):
+    return float(sum(map(ord, response)) % 3 == 0)
+"""
+"""A reward that a random policy often gets."""
+
+
+def config_of(policy: Path, **sections: Any) -> RunConfig:
+    """Four steps of seven prompts with two responses of at most three tokens each."""
+    (policy.parent / "graded.py").write_text(GRADED)
+    usual: dict[str, Any] = {
+        "objective": {"advantage": {"kind": "gae"}, "values": LOSS},
+        "scores": {"critic": CRITIC},
+        "sampling": {"prompts_per_step": 7, "group_size": 2, "max_tokens": 3, "dynamic": None},
+        "training": {**BOTH, "warmup_steps": 0, "adam_epsilon": 1e-3},
+        "checkpoint": {"every": 1, "keep": 9, "best": False},
+        "rewards": {"kind": "custom", "target": f"{policy.parent}/graded.py:graded"},
+    }
+    for name, section in sections.items():
+        usual[name] = {**usual.get(name, {}), **section}
+    return tiny_config(policy, "dapo-loss", **usual)
+
+
+def critic_with(**settings: Any) -> dict[str, Any]:
+    return {"critic": {**CRITIC, **settings}}
+
+
+def value_weights(run: Path, step: int = -1) -> dict[str, torch.Tensor]:
+    files = sorted((checkpoints(run)[step] / "scores" / "critic").glob("*.safetensors"))
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def plain_values(model: Any, prompt: Any, tokens: Any, bounds: Any = None) -> torch.Tensor:
+    """V of the context before each token and after the last one, by the model's own forward."""
+    logits = model(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 :, 0]
+    if bounds is None:
+        return logits
+    low, high = bounds
+    return low + (high - low) * (0.5 + torch.arctan(logits) / torch.pi)
+
+
+@pytest.mark.parametrize(
+    ("training", "bounds"),
+    [
+        ({"packed": False, "shared_prompts": False}, None),
+        ({"packed": False, "shared_prompts": True}, None),
+        ({"packed": True, "shared_prompts": False}, None),
+        ({"micro_batch_tokens": 20}, [-1.0, 3.0]),
+    ],
+)
+def test_values_are_those_of_a_plain_loop_before_each_token(policy, tmp_path, training, bounds):
+    config = config_of(
+        policy,
+        objective={"advantage": {"kind": "gae", "truncated": "bootstrap"}, "values": LOSS},
+        scores=critic_with(range=bounds),
+        training=training,
+    )
+    with open_trainer(config, tmp_path / "run") as trainer:
+        rollout, learner = trainer.collect(), trainer.learner
+        model = learner.critic.policy.model
+        assert not value_head(model).weight.any()
+        torch.nn.init.normal_(value_head(model).weight)
+        torch.nn.init.normal_(value_head(model).bias)
+        whole = learner.shard(rollout)
+        table = learner.critic.score(whole, whole.table)
+        before, after = [], []
+        with torch.no_grad():
+            for response in whole.responses:
+                values = plain_values(model.eval(), response.prompt, response.tokens, bounds)
+                before.append(values[:-1])
+                after.append(values[-1] if response.finish == "length" else values[-1] * 0)
+    torch.testing.assert_close(table.columns["critic_value"], torch.cat(before))
+    torch.testing.assert_close(table.columns["critic_bootstrap"], torch.stack(after))
+    assert 0 < sum(r.finish == "length" for r in whole.responses) < len(whole.responses)
+
+
+def advantages_by_hand(rewards: Any, values: Any, lam: float) -> tuple[Any, Any]:
+    """A of each token, and what the value is trained on, response after response."""
+    advantages = []
+    for reward, of_response in zip(rewards, values, strict=True):
+        later, own = 0.0, []
+        for t in reversed(range(len(of_response))):
+            last = t + 1 == len(of_response)
+            following = 0.0 if last else of_response[t + 1]
+            later = (reward if last else 0.0) + following - of_response[t] + lam * later
+            own.insert(0, later)
+        advantages.append(torch.tensor(own, dtype=torch.float64))
+    returns = torch.cat(advantages) + torch.cat(values)
+    flat = torch.cat(advantages)
+    return (flat - flat.mean()) / (flat.var() + 1e-8).sqrt(), returns
+
+
+def step_by_hand(policy: Any, value: Any, rollout: Any, config: RunConfig, step: int) -> None:
+    """The updates of one step: in each pass, each half updates the policy, then the value twice."""
+    training, critic = config.training, config.critic
+    assert critic is not None
+    responses = rollout.responses
+    sequences = [(list(r.prompt), list(r.tokens)) for r in responses]
+    with torch.no_grad():
+        old = score_samples(policy[0], sequences).logprobs
+        before = [plain_values(value[0], *pair)[:-1].double() for pair in sequences]
+    rewards = [r.reward for r in responses]
+    advantages, returns = advantages_by_hand(rewards, before, 0.95)
+    spans = torch.arange(len(old)).split([len(tokens) for _, tokens in sequences])
+    groups = list(dict.fromkeys(r.group for r in responses))
+    policy[1].param_groups[0]["lr"] = learning_rate(training, step)
+    for _ in range(training.passes):
+        for half in (groups[:4], groups[4:]):
+            chosen = [i for i, r in enumerate(responses) if r.group in half]
+            rows = torch.cat([spans[i] for i in chosen])
+            few, goal, sign = [sequences[i] for i in chosen], returns[rows], advantages[rows]
+            ratio = (score_samples(policy[0], few).logprobs - old[rows]).exp()
+            gain = torch.minimum(ratio * sign, ratio.clamp(0.8, 1.28) * sign)
+            updated(policy, -gain.mean(), training.max_grad_norm)
+            start = torch.cat(before)[rows]
+            for _ in range(critic.updates):
+                now = torch.cat([plain_values(value[0], *pair)[:-1] for pair in few])
+                near = start + (now - start).clamp(-0.2, 0.2)
+                errors = torch.maximum((now - goal) ** 2, (near - goal) ** 2)
+                updated(value, 0.5 * 0.5 * errors.mean(), critic.max_grad_norm)
+
+
+def updated(pair: Any, loss: Any, largest: float) -> None:
+    model, optimizer = pair
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("tokens", [20, 16384])
+def test_updates_are_those_of_a_plain_loop(policy, tmp_path, tokens):
+    training = {"passes": 2, "micro_batch_tokens": tokens}
+    config = config_of(policy, scores=critic_with(updates=2), training=training)
+    with open_trainer(config, tmp_path / "run") as trainer:
+        taken: list[Any] = []
+        take = trainer.pipeline.take
+        trainer.pipeline.take = lambda step: taken.append(take(step)) or taken[-1]
+        models = trainer.policy.model, trainer.learner.critic.policy.model
+        ours = [copy.deepcopy(model) for model in models]
+        for _ in range(2):
+            run_step(trainer)
+        found = [weights_of(model) for model in models]
+    settings = config.training.model_copy(update={"learning_rate": CRITIC["learning_rate"]})
+    value = ours[1].eval(), optimizer_of(ours[1], settings)
+    model = ours[0], optimizer_of(ours[0], config.training)
+    before = [weights_of(each) for each in ours]
+    for step, rollout in enumerate(taken):
+        step_by_hand(model, value, rollout, config, step)
+    for mine, theirs, start in zip(ours, found, before, strict=True):
+        moved = distance(theirs, start)
+        assert moved > 1e-3
+        assert distance(theirs, weights_of(mine)) < 2e-3 * moved
+
+
+def test_one_update_with_one_forward_pass_equals_one_in_many_micro_batches(policy, tmp_path):
+    """The pass that gives the old values serves the only update."""
+    for tokens in (20, 16384):
+        training = {"updates_per_step": 1, "steps": 2, "micro_batch_tokens": tokens}
+        config = config_of(policy, training=training)
+        run_training(config, tmp_path / str(tokens))
+    many, one = (value_weights(tmp_path / name) for name in ("20", "16384"))
+    assert distance(many, one) < 1e-5
+    assert metrics(tmp_path / "16384")[-1]["value/loss"] > 0
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_a_resumed_run_is_the_whole_run_to_the_bit(policy, tmp_path, lora):
+    settings = critic_with(lora=lora, value_warmup=1, schedule="linear", warmup_steps=2)
+    config = config_of(policy, scores=settings, model={"lora": lora})
+    run_training(config, tmp_path / "whole")
+    make_steps(config, tmp_path / "cut", 2)
+    run_training(config, tmp_path / "cut", resume=True)
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert same(value_weights(tmp_path / "cut"), value_weights(tmp_path / "whole"))
+    assert distance(value_weights(tmp_path / "whole", 0), value_weights(tmp_path / "whole")) > 1e-4
+    rates = [line["value/learning_rate"] for line in metrics(tmp_path / "whole")]
+    assert rates == pytest.approx([1.5e-3, 3e-3, 3e-3, 1.5e-3])
+
+
+def test_adapters_of_a_value_are_trained_with_its_head_and_merged_in_a_checkpoint(policy, tmp_path):
+    config = config_of(policy, scores=critic_with(lora={"rank": 2}))
+    with open_trainer(config, tmp_path / "run") as trainer:
+        model = trainer.learner.critic.policy.model
+        names = {name for name, p in model.named_parameters() if p.requires_grad}
+        assert names - {n for n in names if ".lora_" in n} == {"score.weight", "score.bias"}
+        for _ in range(2):
+            run_step(trainer)
+        ids = torch.tensor([[3, 4, 5, 6]])
+        with torch.no_grad():
+            expected = model.eval()(input_ids=ids).logits
+    folder = checkpoints(tmp_path / "run")[-1] / "scores" / "critic"
+    loaded: Any = load_model(config.model, str(folder), kind=value_class(str(folder)))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.eval()(input_ids=ids).logits, expected)
+
+
+def test_the_policy_stays_to_the_bit_while_the_value_is_trained_alone(policy, tmp_path):
+    config = config_of(policy, scores=critic_with(value_warmup=2))
+    run_training(config, tmp_path / "run")
+    folders = checkpoints(tmp_path / "run")
+    trained = [load_file(folder / "model" / "model.safetensors") for folder in folders]
+    start = load_file(policy / "model.safetensors")
+    stored = [same({name: each[name] for name in start}, start) for each in trained]
+    assert stored == [True, True, False, False]
+    values = [value_weights(tmp_path / "run", step) for step in range(4)]
+    assert all(distance(a, b) > 1e-5 for a, b in itertools.pairwise(values))
+    moments = [(folder / "optimizer" / "moments.safetensors") for folder in folders]
+    assert [bool(load_file(file)) for file in moments] == [False, False, True, True]
+    for line in metrics(tmp_path / "run"):
+        alone = line["step"] <= 2
+        assert (line["train/grad_norm"] == 0) is alone
+        assert line["train/skipped_updates"] == 0
+        assert line["value/grad_norm"] > 0
+
+
+def test_the_value_of_a_run_begins_another_one(policy, tmp_path):
+    config = config_of(policy, training={"steps": 1})
+    run_training(config, tmp_path / "first")
+    folder = checkpoints(tmp_path / "first")[-1] / "scores" / "critic"
+    described = json.loads((folder / "config.json").read_text())
+    assert described["architectures"] == ["Qwen3ForTokenClassification"]
+    again = prepared(config_of(policy, scores=critic_with(model=str(folder))))
+    assert again.critic is not None
+    assert again.critic.digest is not None
+    with open_trainer(again, tmp_path / "second") as trainer:
+        model = trainer.learner.critic.policy.model
+        assert same(weights_of(model), value_weights(tmp_path / "first"))
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"scores\.critic\.model: .* it has changed since"):
+        run_training(again, tmp_path / "third")
+
+
+def test_a_run_from_another_begins_with_a_value_of_its_policy(policy, tmp_path):
+    run_training(config_of(policy, training={"steps": 1}), tmp_path / "first")
+    settings = {"training.steps": 1}
+    rlobj.train(from_run=tmp_path / "first", settings=settings, out=tmp_path / "second", trust=True)
+    start = load_file(checkpoints(tmp_path / "first")[-1] / "model" / "model.safetensors")
+    assert metrics(tmp_path / "second")[0]["value/mean"] == 0
+    now = value_weights(tmp_path / "second")
+    shared = {name for name in now if name.startswith("model.")}
+    assert 0 < distance({n: now[n] for n in shared}, {n: start[n] for n in shared}) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scores.critic": None}, r"nothing trains it: use scores\.critic\.value=true"),
+        ({"scores.critic.model": "nowhere/x/y"}, r"there is no run or model folder 'nowhere/x/y'"),
+        ({"scores.critic.range": [1, 0]}, r"expected \[lowest, highest\]"),
+        ({"scores.critic.lora": {"targets": ["none"]}}, r"scores\.critic\.lora\.targets"),
+    ],
+)
+def test_mistakes_are_told_before_the_run(policy, tmp_path, settings, message):
+    usual = {"objective": {"advantage": "gae", "values": LOSS}, "scores": {"critic": CRITIC}}
+    given: dict[str, Any] = {"model": str(policy), "data": [{"prompt": "1,2=", "answer": "2"}]}
+    usual["scores"] = {} if "scores.critic" in settings else usual["scores"]
+    settings = {} if "scores.critic" in settings else settings
+    layers = {**usual, **settings, "data.template": "{prompt}", "sampling.max_tokens": 3}
+    layers["sampling.engine"] = "transformers"
+    with pytest.raises(ConfigError, match=message):
+        rlobj.train("dapo-loss", out=tmp_path / "run", settings=layers, **given)
+    assert not (tmp_path / "run").exists()
