@@ -53,6 +53,11 @@ LOPTI = {"objective": "lopti"}
             {"objective": SCORED, "scores": {"teacher": {"model": "policy", "ema": 0.9}}},
             "in TRL a score is a frozen model",
         ),
+        (
+            {},
+            {"objective": SCORED, "scores": {"teacher": {"by": "kind", "models": {"math": "x"}}}},
+            "in TRL a score is a frozen model",
+        ),
         ({}, {"objective": SURE, "scores": {"teacher": {"model": "x"}}}, "'teacher_entropy'"),
         # Options.
         ({}, {"advantages": "none"}, "advantages='none'; expected 'auto', 'trl' or"),
