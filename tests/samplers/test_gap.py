@@ -16,7 +16,7 @@ ARITHMETICS = pytest.mark.parametrize("arithmetic", list(NOISE), ids=["float32",
 
 
 def drawn(arithmetic, seed=0, tokens=1000, scale=2.0, temperature=1.0, top_p=1.0):
-    """The policy's columns and the sampler's log-probs of tokens, both rounded."""
+    """The policy's and the sampler's log-probs of tokens, both rounded."""
     generator = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(tokens, 20, generator=generator, dtype=torch.double)
     policy = logits.log_softmax(-1)
@@ -30,15 +30,11 @@ def drawn(arithmetic, seed=0, tokens=1000, scale=2.0, temperature=1.0, top_p=1.0
         noise = torch.randn(tokens, generator=generator, dtype=torch.double)
         return (logprobs.gather(-1, chosen)[:, 0] + NOISE[arithmetic] * noise).float()
 
-    return {
-        "logprobs": rounded(policy),
-        "entropy": -(policy.exp() * policy).sum(-1).float(),
-    }, rounded(drawn_from)
+    return rounded(policy), rounded(drawn_from)
 
 
 def measured(*arguments, **settings):
-    columns, sampler = drawn(*arguments, **settings)
-    return sampler_gap(columns["logprobs"], sampler, SingleProcess(), columns["entropy"])
+    return sampler_gap(*drawn(*arguments, **settings), SingleProcess())["sampler/logprob_gap"]
 
 
 @ARITHMETICS
@@ -46,24 +42,16 @@ def test_no_alarm_in_two_hundred_sound_steps_of_any_size_and_entropy(arithmetic)
     first = None
     for seed in range(200):
         tokens, scale = (5, 32, 256, 2000)[seed % 4], (8.0, 0.001, 0.02, 1.0)[seed // 4 % 4]
-        found = measured(arithmetic, seed, tokens, scale)
-        check_gap(found, "auto", arithmetic, first)
-        first = first or found["sampler/logprob_gap"]
+        gap = measured(arithmetic, seed, tokens, scale)
+        check_gap(gap, "auto", arithmetic, first)
+        first = first or gap
 
 
-@ARITHMETICS
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"temperature": 0.9}, "temperature is 0.9 times"),
-        ({"temperature": 1.1}, "temperature is 1.1 times"),
-        ({"top_p": 0.95}, "It draws from a part of the policy's tokens only"),
-    ],
-)
+@pytest.mark.parametrize("change", [{"temperature": 0.9}, {"temperature": 1.1}, {"top_p": 0.95}])
 @pytest.mark.parametrize("size", [{"tokens": 64}, {"scale": 0.5}, {"scale": 4.0}], ids=str)
-def test_another_distribution_is_named(arithmetic, change, message, size):
-    with pytest.raises(SamplerGap, match=message):
-        check_gap(measured(arithmetic, **size, **change), "auto", arithmetic)
+def test_another_distribution_is_refused_in_float32(change, size):
+    with pytest.raises(SamplerGap, match="other weights, another temperature, or only a part"):
+        check_gap(measured(None, **size, **change), "auto", None)
 
 
 @pytest.mark.parametrize(
@@ -73,10 +61,7 @@ def test_another_distribution_is_named(arithmetic, change, message, size):
 def test_the_limit_is_ten_times_the_first_gap_between_rounding_and_the_absolute_limit(
     arithmetic, first, accepted
 ):
-    def found(gap):
-        return {"sampler/logprob_gap": gap, "sampler/ratio_max": 1.0}
-
-    check_gap(found(accepted), "auto", arithmetic, first)
+    check_gap(accepted, "auto", arithmetic, first)
     for gap in (1.01 * accepted, math.nan):
         with pytest.raises(SamplerGap, match="does not sample from the policy"):
-            check_gap(found(gap), "auto", arithmetic, first)
+            check_gap(gap, "auto", arithmetic, first)

@@ -138,7 +138,7 @@ def by_hand(done: Step, config: RunConfig) -> tuple[Any, list[float], dict[str, 
         table = whole.select(rows).replace(logprobs=scores.logprobs)
         if not losses:
             assert scores.entropy is not None
-            known = (scores.logprobs, table.sampler_logprobs, SingleProcess(), scores.entropy)
+            known = (scores.logprobs, table.sampler_logprobs, SingleProcess())
             gap, entropy = sampler_gap(*known), float(scores.entropy.detach().mean())  # type: ignore[arg-type]
         still = table.replace(logprobs=scores.logprobs.detach())
         loss = objective.loss(table, objective.plan([still]), 0).loss

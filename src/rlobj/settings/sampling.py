@@ -66,8 +66,7 @@ class SamplingConfig(SamplingSettings):
     weights are kept, which is faster"""
     max_logprob_gap: float | Literal["auto"] = "auto"
     """the run stops if the mean |sampler - trainer| log-prob of fresh samples exceeds this, in nats
-    (auto: ten times the first step's, at most 0.001 in float32 and 0.1 in bfloat16, and limits of
-    bias and slope)"""
+    (auto: ten times the first step's, at most 0.001 in float32 and 0.1 in bfloat16)"""
     vllm: VllmSettings = VllmSettings()
     """vLLM in the training process"""
     server: ServerSettings = ServerSettings()

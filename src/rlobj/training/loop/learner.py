@@ -54,6 +54,8 @@ from rlobj.training.rollouts.sharding import MiniBatch, Sequences, StepBatch, sh
 Metrics = Mapping[str, float]
 OnUpdate = Callable[[int, MiniBatch, ObservedUpdate | None, Metrics], None]
 
+_FEW = 20
+"""Known tokens of the present weights below which a step's samples are not checked."""
 _ALL = {"entropy": True, "collision": True, "sensitivity": True}
 
 SKIPPED: Metrics = {"train/grad_norm": math.nan, "train/skipped_updates": 1.0}
@@ -206,7 +208,7 @@ class Learner:
             self.state = self.objective.observe([table], self.state, self.comm)
         gap: Metrics = {}
         if self._scored:  # else the first update compares the log-probs of its forward passes
-            gap = self._gap(vars(table), table.sampler_logprobs, self._fresh(whole.responses))
+            gap = self._gap(table.logprobs, table.sampler_logprobs, self._fresh(whole.responses))
         updates: list[Metrics] = []
         entropy, logprobs = table.entropy, table.logprobs.detach()
         for phase in self.objective.phases * self.config.training.passes:
@@ -238,13 +240,11 @@ class Learner:
         measured = self._measure(phase.of_policy, batch, plan)
         gap: Metrics = {}
         if batch.first and not self._scored:  # the samples' tokens have gone through the model
-            columns = {
-                name: torch.cat([part.scores[name] for part in measured]) for name in CURRENT
-            }
-            if not any_rank(not bool(columns["logprobs"].isfinite().all()), self.comm):
+            logprobs = torch.cat([part.scores["logprobs"] for part in measured])
+            if not any_rank(not bool(logprobs.isfinite().all()), self.comm):
                 sampler = torch.cat([part.sampler_logprobs for part in measured])
                 fresh = self._fresh(batch.responses)[torch.cat([part.rows for part in measured])]
-                gap = self._gap(columns, sampler, fresh)
+                gap = self._gap(logprobs, sampler, fresh)
         with self.clock.inside("forward"), torch.no_grad():
             metrics = combine(measured, self.objective, plan, batch.current, self.comm)
         finite = math.isfinite(metrics["loss/total"])
@@ -464,9 +464,10 @@ class Learner:
         samples = rollout.dead[:32]
         sequences = [(response.prompt, response.interleaved) for response in samples]
         with torch.no_grad():
-            columns = self.forward.columns(self.scorer, sequences, entropy=True)
+            columns = self.forward.columns(self.scorer, sequences)
         reported = torch.tensor([value for r in samples for value in r.logprobs])
-        return self._gap(columns, reported.to(columns["logprobs"]), self._fresh(samples))
+        logprobs = columns["logprobs"]
+        return self._gap(logprobs, reported.to(logprobs), self._fresh(samples))
 
     def _fresh(self, responses: Sequence[Response]) -> Tensor:
         """The tokens of these responses that must be the present weights' own, bool [N].
@@ -485,24 +486,24 @@ class Learner:
         fresh, sizes = torch.tensor(runs, dtype=torch.int64).reshape(-1, 2).unbind(1)
         return fresh.repeat_interleave(sizes).bool().to(self.parallel.device)
 
-    def _gap(self, columns: Mapping[str, Any], sampler: Any, fresh: Tensor) -> dict[str, float]:
+    def _gap(self, logprobs: Any, sampler: Any, fresh: Tensor) -> dict[str, float]:
         """The numbers of `sampler_gap`; those of fresh tokens are checked, if these are not few.
 
         Args:
-            columns: the policy's logprobs and entropy of the samples' tokens [N].
+            logprobs: of the samples' tokens by the policy [N].
             sampler: log-probs by the sampler [N].
             fresh: the tokens that the present weights drew, bool [N].
 
         Raises:
             SamplerGap: fresh samples do not come from the policy.
         """
-        logprobs, entropy, settings = columns["logprobs"], columns["entropy"], self.config.sampling
-        gap = checked = sampler_gap(logprobs, sampler, self.comm, entropy)
+        gap = checked = sampler_gap(logprobs, sampler, self.comm)
         if any_rank(not bool(fresh.all()), self.comm):
-            checked = sampler_gap(logprobs[fresh], sampler[fresh], self.comm, entropy[fresh])
-            if "sampler/bias" not in checked:  # few tokens, or none
+            known = self.comm.sum((fresh & ~sampler.isnan()).sum().cpu())
+            if known < _FEW:
                 return gap
-        first = self.state.get("sampler_gap")
-        check_gap(checked, settings.max_logprob_gap, self.autocast, first)
-        self.state["sampler_gap"] = first or checked["sampler/logprob_gap"]
+            checked = sampler_gap(logprobs[fresh], sampler[fresh], self.comm)
+        first, measured = self.state.get("sampler_gap"), checked["sampler/logprob_gap"]
+        check_gap(measured, self.config.sampling.max_logprob_gap, self.autocast, first)
+        self.state["sampler_gap"] = first or measured
         return gap
