@@ -142,6 +142,13 @@ def awkward_batch(
     columns["turn_reward"] = draw(-1, 1, 0.5, total)[each]
     states = draw(-1, 2, 1, total)[each]  # -1 is no state
     own = (("stage", stages), ("state", states))
+    critic = torch.Generator().manual_seed(seed + 1000)  # the other numbers stay as they were
+    values = {
+        name: torch.randint(9, (total,), generator=critic).double() / 8
+        for name in ("critic_value", "critic_new_value")
+    }
+    scores |= {name: value.masked_fill(undecided, NAN) for name, value in values.items()}
+    bootstraps = torch.randint(-8, 9, (responses,), generator=critic).clamp(min=0).double() / 8
     for name, values in (*columns.items(), *scores.items(), *own):
         values[undecided] = 0.0 if name == "turn" else NAN
     return TokenBatch(
@@ -154,6 +161,7 @@ def awkward_batch(
             "state": states,
             "reference_entropy": 3 - columns["old_entropy"],
             "reference_kl": columns["old_entropy"] / 4,
+            "critic_bootstrap": bootstraps.to(dtype),
             **{name: values.to(dtype) for name, values in scores.items()},
         },
         **{name: values.to(dtype) for name, values in columns.items()},
@@ -290,6 +298,17 @@ def compositions() -> dict[str, Objective]:
             when(surprisal.top(0.1, within=advantage > 0), "W", 1)
         ),
         "gate on the rewards": base.replace(controllers={"W": measured}).reweight("W"),
+        "bootstrap": base.replace(
+            advantage={
+                "kind": "gae",
+                "gamma": 0.9,
+                "lam": "1 / (1 + length)",
+                "truncated": "bootstrap",
+            },
+            values=[
+                {"kind": "clipped_squared", "coefficient": "prob", "where": "critic_value < 0.8"}
+            ],
+        ),
         "truncate": base.replace(mismatch=Truncate(level="sequence", cap=1.5)),
         "mask": base.replace(mismatch=Mask(low=0.8, high=1.2)).reweight(1 - 0.5 * prob),
         "entropy bonus": base.replace(penalties=[bonus], controllers={"C": climbing}),

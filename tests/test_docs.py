@@ -220,7 +220,7 @@ def test_the_families_of_the_readme_have_every_preset_once():
     _, _, rest = README.read_text(encoding="utf-8").partition("| family | presets |\n")
     rows = rest.partition("\n\n")[0].splitlines()[1:]
     listed = [re.findall(r"`([^`]+)`", row) for row in rows]
-    assert len(rows) == 7
+    assert len(rows) == 8
     assert all(names == sorted(names) for names in listed)
     assert sorted(chain.from_iterable(listed)) == sorted(preset_names())
 

@@ -59,6 +59,7 @@ QUICK = [
     "otb",
     "by position",
     "turn return",
+    "bootstrap",
     "sample",
     "rollouts",
 ]
@@ -100,9 +101,14 @@ def outcome(
     for output in outputs:
         output.loss.backward()
     frozen = [
-        torch.stack([w, a, *p, *(m.double() for m in masks.values())])
-        for w, a, p, masks in zip(
-            plan.weights, plan.advantages, plan.penalties, plan.values, strict=True
+        torch.stack([w, a, *p, *v, *(m.double() for m in masks.values())])
+        for w, a, p, v, masks in zip(
+            plan.weights,
+            plan.advantages,
+            plan.penalties,
+            plan.value_shares,
+            plan.values,
+            strict=True,
         )
     ]
     rows = [starts[table.ids][table.responses] + table.positions for table in tables]  # type: ignore[index]

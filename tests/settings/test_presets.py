@@ -21,6 +21,7 @@ PINNED = {
     "agent-lightning",
     "ar",
     "ar-lopti",
+    "bpco",
     "bpo",
     "clip-cov",
     "cppo",
@@ -29,6 +30,7 @@ PINNED = {
     "lopti",
     "m2po",
     "opsm",
+    "sao",
 }
 """These keep the full divisor."""
 

@@ -225,7 +225,7 @@ ValueField = Annotated[SerializeAsAny[ValueLoss], BeforeValidator(ValueLoss.buil
 
 
 class ClippedSquared(ValueLoss):
-    """P = ½·max((V − G)², (V_old + clamp(V − V_old, ±clip) − G)²).
+    """P = ½·max((V − G)², (clamp(V, V_old − clip, V_old + clip) − G)²).
 
     Source: PPO, as in verl's `compute_value_loss` (clip 0.5) and in TRL (0.2).
     """
@@ -240,11 +240,14 @@ class ClippedSquared(ValueLoss):
         if self.clip is None:
             return super().clipped(terms)
         new, old, returns = self._columns(terms)
-        near = old + (new - old).clamp(-self.clip, self.clip)
+        near = new.clamp(old - self.clip, old + self.clip)
         return (near - returns).abs() > (new - returns).abs()
 
     def _columns(self, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
-        new, old = (terms.table.column(name, type(self).__name__) for name in self.needs())
+        new, old = (
+            torch.where(terms.table.decided, terms.table.column(name, type(self).__name__), 0.0)
+            for name in self.needs()
+        )
         return new, old.detach(), terms.values[f"{self.value}_return"]
 
 

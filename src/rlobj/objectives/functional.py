@@ -141,13 +141,13 @@ def gae(
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, clip: Real | None = None
 ) -> Tensor:
-    """½·max((V − G)², (V_old + clamp(V − V_old, ±clip) − G)²), [N]; None = ½·(V − G)².
+    """½·max((V − G)², (clamp(V, V_old − clip, V_old + clip) − G)²), [N]; None = ½·(V − G)².
 
     Source: PPO's value loss, as in verl's `compute_value_loss`.
     """
     loss = (values - returns).square()
     if clip is not None:
-        near = old_values + (values - old_values).clamp(min=-clip).clamp(max=clip)
+        near = values.clamp(old_values - clip, old_values + clip)
         loss = torch.maximum(loss, (near - returns).square())
     return 0.5 * loss
 
