@@ -23,6 +23,8 @@ ADVICE = {"sampler_logprobs": "Set use_vllm=True"}
         ("tis", " reads. Set use_vllm=True"),
         ("opd", "'teacher_logprob', which shape 'teacher_gap' reads. It is of a score"),
         (Objective(drop="staleness > 4"), "reads. It is of tokens that older weights drew"),  # type: ignore[arg-type]
+        ("ppo", "'critic_new_value', which ClippedSquared reads. It is of a value that is trained"),
+        ("sao", "'critic_value', which the advantage Gae("),
         (Objective(advantage="turn_return"), "'turn', which the advantage "),  # type: ignore[arg-type]
         (
             Objective(columns=["stage"], drop=column("stage") > 2),

@@ -41,6 +41,7 @@ def test_presets_with_scores_train(policy, tmp_path, preset):
     required = {"model": str(policy)}
     readable = {"prompt": "{{ prompt }}{{ answer }},"}  # the tiny policy knows no letters
     scores = {name: required if asked[name] == "required" else readable for name in asked}
+    scores |= {name: {} for name, entry in asked.items() if "value" in entry}  # as it is
     settings = {"training": {"steps": 2, "updates_per_step": 2}, "scores": scores}
     config = tiny_config(policy, preset, **settings)
     history = run_training(config, tmp_path / "run").history

@@ -9,6 +9,7 @@ from rlobj.objectives.rules import score_columns
 _WHOLE = "It needs the whole distribution of each token; `rlobj train` computes it"
 _OF_TURNS = "It is of conversations, which `rlobj train` and TRL have"
 _OF_SCORE = "It is of a score; `rlobj train` has scores, and TRL those of frozen models"
+_OF_VALUE = "It is of a value that is trained, as `rlobj train` does; take another advantage here"
 _OWN = "It is a column of your own: pass it in a loop of your own, as TokenBatch(columns={...})"
 _ADVICE = {
     "proxy_logprobs": _WHOLE,
@@ -43,6 +44,7 @@ def check_columns(
     advice_of = (
         dict.fromkeys(score_columns(objective.scores), _OF_SCORE)
         | dict.fromkeys(objective.divergences, _WHOLE)
+        | {f"{objective.critic}_{of}": _OF_VALUE for of in ("value", "new_value", "bootstrap")}
         | _ADVICE
         | {**(advice or {})}
     )
