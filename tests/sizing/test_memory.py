@@ -183,7 +183,7 @@ def test_a_value_adds_its_weights_and_moments_to_each_phase(strategy, ranks, kep
     alone = estimate(run(objective={"penalties": []}), EIGHT, strategy, ranks, 80 * GIB)
     both = estimate(run(**with_value()), EIGHT, strategy, ranks, 80 * GIB)
     assert both.parts["value critic"] == (kept * value.total,) * 4
-    assert max(both.parts["larger update of the value"]) < 1e-5 * GIB  # of its head
+    assert max(both.parts["update of the value"]) < 1e-5 * GIB  # of its head
     assert both.needed.backward - alone.needed.backward == kept * value.total
     adapted = estimate(run(**with_value(lora={"rank": 2})), EIGHT, "ddp", 1, 80 * GIB)
     frozen = adapted.parts["value critic"].sampling
@@ -202,7 +202,7 @@ def test_a_larger_value_needs_more_for_its_update(tmp_path):
     policy, its = MicroBatch(small, 4096), MicroBatch(value, 4096, logits=False)
     gradients = 4 * (value.total - small.total)
     more = its.kept() + its.backward() - policy.kept() - policy.backward()
-    assert parts["larger update of the value"].backward == pytest.approx(gradients + more)
+    assert parts["update of the value"].backward == pytest.approx(gradients + more)
 
 
 def test_a_value_of_the_policys_size_offloads_as_much_as_the_policy():

@@ -30,9 +30,9 @@ VLLM_WORK = 2 * GIB
 TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utilization"
 OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
 """What `training.offload` moves to the host."""
-LARGER = "larger update of the value"
-"""What an update of the value needs more than one of the policy, which comes before it."""
-BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values", LARGER)
+UPDATE = "update of the value"
+"""What it needs more than that of the policy, which comes before it."""
+BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values", UPDATE)
 """The parts that depend on how long responses are, here the longest."""
 PROCESS = 3 * GIB
 """Host memory of a process with a GPU: imports, CUDA, the tables of a step."""
@@ -115,8 +115,8 @@ def estimate(
         of_value, more = _training(config, passed, lora, strategy, ranks, card)
         always, others = (sum(map(min, uses.values())) for uses in (of_value, parts))
         pairs = zip(Memory(of_value, card).needed, Memory(parts, card).needed, strict=True)
-        larger = [max(0.0, its - always - (own - others)) for its, own in pairs]
-        parts |= {f"value {config.objective.critic}": Use.always(always), LARGER: Use(*larger)}
+        update = Use(*(max(0.0, its - always - (own - others)) for its, own in pairs))
+        parts |= {f"value {config.objective.critic}": Use.always(always), UPDATE: update}
         moved, copied = moved + more, max(copied, _copied(value, lora, ranks))
     trained = _trained(size, config.model.lora)
     read = {n: config.scores.get(n, ScoreConfig()) for n in sorted(config.objective.read_scores)}
