@@ -17,6 +17,7 @@ from rlobj.models.policy import Policy
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.tokens import TokenBatch
+from rlobj.ranks import largest
 from rlobj.runs.loss_metrics import average
 from rlobj.scoring.value_scorer import ValueScorer
 from rlobj.settings.run_config import RunConfig
@@ -75,7 +76,8 @@ class Critic:
     def score(self, batch: MiniBatch, table: TokenBatch) -> TokenBatch:
         """The table of a step with NAME_value, and NAME_bootstrap if it is read.
 
-        A forward pass that serves the only update as well keeps its graph.
+        A forward pass that serves the only update as well keeps its graph, which waits for the
+        update of the policy: both graphs are together no larger than that of a micro-batch.
         """
         cut = [self._bootstraps and response.finish == "length" for response in batch.responses]
         sequences = [
@@ -83,7 +85,8 @@ class Critic:
             for (prompt, tokens), longer in zip(batch.sequences, cut, strict=True)
         ]
         passes = self.forward.cut(sequences)
-        keep = self._one_update and len(passes.parts) == 1
+        both = 2 * largest(passes.cost, self.parallel.comm)
+        keep = self._one_update and len(passes.parts) == 1 and both <= self.forward.budget
         with torch.set_grad_enabled(keep), self.clock.inside("forward" if keep else "scoring"):
             values = self.forward.columns(self.scorer, sequences, cut=passes)["values"]
         added = torch.tensor(cut, dtype=torch.bool, device=values.device)

@@ -76,6 +76,7 @@ class ForwardPasses:
         join: sequences go through the model at once where that saves a pass.
 
     Attributes:
+        budget: padded tokens of a micro-batch.
         counts: tokens that went through the model since the last step.
         temperature: of sampling, at which tokens are scored.
         whole_rows: why prompts are computed once per response, in words; None = they are shared,
@@ -92,7 +93,7 @@ class ForwardPasses:
     ) -> None:
         self.counts = TokenCounts()
         budget = config.training.micro_batch_tokens
-        self._budget = PLAIN["training.micro_batch_tokens"] if budget == "auto" else budget
+        self.budget = PLAIN["training.micro_batch_tokens"] if budget == "auto" else budget
         self._join = join
         self._sharing = config.training.shared_prompts
         self.whole_rows = whole_rows(config, scorer)
@@ -123,11 +124,11 @@ class ForwardPasses:
         """
         comm, settings = self._parallel.comm, {"packed": self._packed, "join": self._join}
         shares = self._sharing and (self.whole_rows is None if shareable is None else shareable)
-        cut = cut_sequences(sequences, self._budget, shared=bool(shares), **settings)
+        cut = cut_sequences(sequences, self.budget, shared=bool(shares), **settings)
         # Whole rows cost at least their tokens. Several processes sum the costs, so they compare.
         may_cost_more = comm.size > 1 or cut.cost > token_count(sequences)
         if shares and self._sharing == "auto" and may_cost_more:
-            rows = cut_sequences(sequences, self._budget, **settings)
+            rows = cut_sequences(sequences, self.budget, **settings)
             costs = torch.tensor([rows.cost, cut.cost], dtype=torch.float64)
             whole, shared = comm.sum(costs).tolist()
             cut = rows if whole <= shared else cut
