@@ -4,7 +4,6 @@ Most of the variance of accuracies is the variance of the problems, which both m
 removes it (Miller 2024, arXiv:2411.00640, section 4.2).
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -56,8 +55,8 @@ class Comparison:
         benchmark: its name.
         compared: the problems that both answered.
         shares: whether p_i are shares of right responses, and not rewards.
-        p_value: of equally good models, two-sided.
-        interval: of the difference, at 95%, from the same sign-flip test. See `SignFlips`.
+        p_value: of equally good models, two-sided. See `estimators.paired_p_value`.
+        interval: of the difference, at 95%. See `estimators.bootstrap_interval`.
         left_out: number of problems that only one side answered.
         regraded: the problems of both sides, if one is the other graded again; else none.
     """
@@ -126,7 +125,8 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
         a.benchmark,
         tuple(compared),
         says_right,
-        *estimators.sign_flip_test(differences, largest=1 if says_right else math.inf),
+        estimators.paired_p_value(differences),
+        estimators.bootstrap_interval(differences),
         left_out=len(left.keys() ^ right.keys()),
         regraded=tuple(pairs) if says_right and texts == others else (),
     )
@@ -204,9 +204,9 @@ def _markdown(comparisons: Sequence[Comparison]) -> list[str]:
     rewards = ", ".join(comparison.benchmark for comparison in comparisons if not comparison.shares)
     what = f"Mean rewards of {rewards}, else percent" if rewards else "Percent"
     notes = [
-        f"{what} of right responses, over the problems that both answered. p and the interval are "
-        "of one paired sign-flip permutation test: p is below 0.05 exactly if the interval does "
-        "not contain 0. It assumes that the differences are symmetric around their mean.",
+        f"{what} of right responses, over the problems that both answered. p is of a paired "
+        "sign-flip permutation test, which assumes that the differences are symmetric around 0. "
+        "The interval is the bootstrap's over problems (BCa).",
         *(
             f"{of.benchmark}: {of.left_out:,} problems that only one side answered are left out."
             for of in comparisons
