@@ -91,7 +91,7 @@ def plan_again(phases: Sequence[Phase], batch: MiniBatch) -> Planned:
         for code, name in enumerate(EFFECTS):
             planned.effect = planned.effect.masked_fill(plan.asked_clauses.touched(name), code)
     columns = [column for column in vars(planned).values() if torch.is_tensor(column)]
-    return Planned(*(column[rows] for column in columns), average(of_value))
+    return Planned(*(column[rows] for column in columns), of_value=average(of_value))
 
 
 def _of_value(objective: Objective, table: TokenBatch, plan: Plan) -> dict[str, float]:
