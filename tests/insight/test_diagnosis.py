@@ -187,7 +187,7 @@ def test_every_name_has_a_sick_run() -> None:
         # the mask of truncated responses of another trainer may leave no token
         ({"objective/kept_fraction": 0.0, "tokens/step": 0.0}, {}),
         (TEACHER, TAUGHT),  # it only guides
-        (lambda step: {"value/explained_variance": 0.0 if step < 25 else 0.1}, CRITIC),
+        (lambda step: {"value/explained_variance": 0.0 if step < 35 else 0.1}, CRITIC),
         ({**BLIND, "reward/accuracy": 0.97, "reward/mean": 0.97}, CRITIC),  # returns are alike
         (BLIND, {"objective": {}}),
     ],
@@ -208,11 +208,16 @@ def test_a_finding_knows_its_first_and_last_step_and_metrics_count_what_holds() 
 
 
 def test_a_value_is_judged_when_it_had_time_to_learn() -> None:
-    assert watched(BLIND, 29, **CRITIC).findings == {}  # five steps after its warm-up
-    [finding] = watched(BLIND, 30, **CRITIC).findings.values()
-    assert (finding.name, finding.since) == ("value-trouble", 30)
+    warmed = {
+        **CRITIC,
+        "scores": {"critic": {"value": True, "value_warmup": 38, "learning_rate": 1}},
+    }
+    for settings, first in ((CRITIC, 40), (warmed, 43)):  # five steps after its warm-up
+        assert watched(BLIND, first - 1, **settings).findings == {}
+        [finding] = watched(BLIND, first, **settings).findings.values()
+        assert (finding.name, finding.since) == ("value-trouble", first)
     assert finding.evidence.startswith("the value critic explains 0.0% of the variance")
-    assert "scores.critic.learning_rate=1e-05" in finding.cure
+    assert "scores.critic.learning_rate=1," in finding.cure
 
 
 def test_only_findings_that_begin_are_reported() -> None:
