@@ -58,6 +58,21 @@ def test_shapes_that_do_not_fit_are_named():
         functional.gae(torch.zeros(3), torch.zeros(3), torch.tensor([3]), 1.0, torch.zeros(2))
 
 
+@pytest.mark.parametrize(
+    ("lengths", "settings", "message"),
+    [
+        (1, {}, r"lengths is 1; expected \[B\], each 0 or more"),
+        ([[1]], {}, r"lengths is \[\[1\]\]; expected"),
+        ([2, -1], {}, r"lengths is \[2, -1\]; expected"),
+        ([1], {"gamma": 1.5}, r"gamma is 1.5 and lam 0.95; expected numbers from 0 to 1"),
+        ([1, 0], {"lam": [0.5, torch.nan]}, r"lam \[0.5, nan\]; expected numbers from 0 to 1"),
+    ],
+)
+def test_lengths_and_discounts_out_of_range_are_named(lengths, settings, message):
+    with pytest.raises(BatchError, match=message):
+        functional.gae([1.0], [0.5], lengths, **settings)
+
+
 def test_the_loss_of_a_value_is_half_the_larger_squared_error():
     new, old, returns = torch.tensor([[1.0, 0.0, 0.5], [0.0, 0.0, 0.4], [2.0, 2.0, 0.0]])
     loss = functional.value_loss(new, old, returns, clip=0.2)
@@ -195,6 +210,12 @@ def test_the_rows_of_a_rollout_may_be_anywhere(kind, ranks):
             assert torch.equal(plan.advantages[index], part.advantages[0])
             assert torch.equal(plan.value_shares[index][0], part.value_shares[0][0])
             assert torch.equal(plan.values[index]["critic_return"], part.values[0]["critic_return"])
+
+
+def test_an_update_without_a_decided_token_has_metrics_that_are_numbers():
+    batch = valued(0, "responses")
+    plan = VALUED.plan([batch.replace(rewards=torch.full_like(batch.rewards, torch.nan))])
+    assert plan.metrics["value/mean"] == plan.metrics["value/explained_variance"] == 0
 
 
 def test_rows_without_turns_need_ids_for_their_order():

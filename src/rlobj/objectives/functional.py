@@ -106,7 +106,7 @@ def gae(
         bootstrap: V after the last token of each response, [B]; None = 0, the end.
 
     Raises:
-        BatchError: the shapes do not fit.
+        BatchError: the shapes do not fit, or γ or λ is out of range.
 
     Source: Schulman et al. 2016, arXiv:1506.02438, eq. 11 and 16.
 
@@ -118,6 +118,8 @@ def gae(
     values = torch.as_tensor(values)
     values = values if values.is_floating_point() else values.float()
     lengths = torch.as_tensor(lengths, dtype=torch.int64, device=values.device)
+    if lengths.dim() != 1 or (lengths < 0).any():
+        raise BatchError(f"lengths is {lengths.tolist()}; expected [B], each 0 or more")
     rewards, lam, after = (
         torch.as_tensor(number, dtype=torch.float64, device=values.device)
         for number in (rewards, lam, 0.0 if bootstrap is None else bootstrap)
@@ -129,6 +131,8 @@ def gae(
     for name, number in (("lam", lam), ("bootstrap", after)):
         if number.dim() and number.shape != lengths.shape:
             raise BatchError(f"{name} is {list(number.shape)}; expected {list(lengths.shape)}")
+    if not (0 <= gamma <= 1 and ((lam >= 0) & (lam <= 1)).all()):
+        raise BatchError(f"gamma is {gamma} and lam {lam.tolist()}; expected numbers from 0 to 1")
     before, some = values.double(), lengths > 0
     following = torch.cat([before[1:], before[:1]])
     following[lengths.cumsum(0)[some] - 1] = after.expand(lengths.shape)[some]

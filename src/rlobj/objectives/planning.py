@@ -107,6 +107,8 @@ def _value_metrics(name: str, frame: Frame) -> dict[str, float]:
         mean = statistics.exact_mean(numbers, where, comm)
         return statistics.exact_mean((numbers - mean).square(), where, comm)
 
+    if not statistics.count(where, comm):
+        return {"value/mean": 0.0, "value/explained_variance": 0.0}
     of_returns = variance(returns)
     explained = 1 - variance(returns - values) / of_returns if of_returns else 0.0
     mean = statistics.exact_mean(values, where, comm)
