@@ -1,8 +1,7 @@
 "use strict";
 /* drawFigures(figures) draws what Python's `run_report.figures` describes into the elements that have their
    names, <figure id="figure-NAME"> with a .plot. All share a cursor, a zoom and the names that their
-   legends hide. It returns a function that draws them again, given {smooth, log}: the steps of a
-   running mean, and whether axes are logarithmic.
+   legends hide.
 
    Names are only set as text on the canvas. */
 
@@ -39,30 +38,15 @@ function compact(value) {
   return size >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
 }
 
-/* Means of the values whose places are less than half the width away; gaps stay. */
-function smoothed(places, values, width) {
-  let from = 0;
-  return values.map((value, i) => {
-    while (places[i] - places[from] > width / 2) from++;
-    let [sum, count] = [0, 0]; // of this window alone: a huge value leaves no trace in others
-    for (let k = from; k < places.length && places[k] - places[i] <= width / 2; k++)
-      if (values[k] !== null) [sum, count] = [sum + values[k], count + 1];
-    return value === null ? null : sum / count;
-  });
-}
-
 function drawFigures(figures) {
-  const settings = { smooth: 0, log: false };
   const steps = figures.flatMap(({ lines }) => lines.flatMap(({ x }) => [x[0], x.at(-1)]));
   const ends = [Math.min(...steps), Math.max(...steps)];
 
-  function series({ name, color, dash, x, y, low, high }, log) {
+  function series({ name, color, dash, x, y, low, high }) {
     const type = dash.length ? dash : "solid";
-    const line = (values, width, more) => {
-      const drawn = smoothed(x, values, settings.smooth).map((each) => (log && each <= 0 ? null : each));
-      const lineStyle = { color, width, type };
-      return { name, type: "line", sampling: "minmax", data: x.map((at, i) => [at, drawn[i]]), symbolSize: 4, itemStyle: { color }, lineStyle, ...more };
-    };
+    const line = (values, width, more) => (
+      { name, type: "line", sampling: "minmax", data: x.map((at, i) => [at, values[i]]), symbolSize: 4, itemStyle: { color }, lineStyle: { color, width, type }, ...more }
+    );
     const end = { showSymbol: false, silent: true, tooltip: { show: false } };
     const band = low ? [line(low, 0.6, end), line(high, 0.6, end)] : [];
     return [line(y, x.length > 1000 ? 1 : 1.6, { showSymbol: x.length <= 12 }), ...band];
@@ -70,7 +54,6 @@ function drawFigures(figures) {
 
   function option({ lines, marks }) {
     const { axis, tooltip, textStyle } = chartLook();
-    const log = settings.log && !lines.some(({ y }) => y.some((each) => each < 0));
     const events = marks.map(({ x, text, color }) => ({ xAxis: x, name: text, lineStyle: { color, type: [1, 2], width: 1.2 } }));
     const label = { formatter: "{b}", position: "insideEndTop", color: textStyle.color, fontSize: 11 };
     const last = Object.fromEntries(lines.map(({ name, y }) => [name, compact(y.findLast((each) => each !== null) ?? NaN)]));
@@ -83,9 +66,8 @@ function drawFigures(figures) {
       tooltip: { ...tooltip, trigger: "axis", axisPointer: { label: { precision: 0 } }, order: "valueDesc", valueFormatter: compact },
       dataZoom: { type: "inside", zoomOnMouseWheel: "ctrl", preventDefaultMouseMove: false },
       xAxis: { ...axis, name: "step", nameGap: 22, min: ends[0], max: ends[1], minInterval: 1, axisLabel: { ...axisLabel, formatter: step } },
-      /* Not from one power of ten to another: a curve between 0.5 and 0.9 would be flat. */
-      yAxis: { ...axis, axisLabel, scale: true, type: log ? "log" : "value", ...(log && { min: "dataMin", max: "dataMax" }) },
-      series: [...lines.flatMap((line) => series(line, log)), { type: "line", data: [], markLine: { symbol: "none", silent: true, label, data: events } }],
+      yAxis: { ...axis, axisLabel, scale: true, type: "value" },
+      series: [...lines.flatMap(series), { type: "line", data: [], markLine: { symbol: "none", silent: true, label, data: events } }],
     };
   }
 
@@ -95,11 +77,9 @@ function drawFigures(figures) {
     return [chart, figure];
   });
   echarts.connect("figures");
-  function draw(changes) {
-    Object.assign(settings, changes);
-    for (const [chart, figure] of charts) chart.setOption(option(figure), { replaceMerge: ["series", "yAxis"] });
+  function draw() {
+    for (const [chart, figure] of charts) chart.setOption(option(figure), { replaceMerge: ["series"] });
   }
-  darkness.addEventListener("change", () => draw({}));
-  draw({});
-  return draw;
+  darkness.addEventListener("change", draw);
+  draw();
 }

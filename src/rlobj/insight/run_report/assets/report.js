@@ -1,8 +1,7 @@
 "use strict";
-/* The figures of the report and the controls above them. */
+/* The figures of the report. */
 
 (async () => {
-  const draw = drawFigures(JSON.parse(new TextDecoder().decode(await unpack("figures"))));
-  byId("controls").addEventListener("input", () => draw({ smooth: Number(byId("smooth").value), log: byId("log").checked }));
+  drawFigures(JSON.parse(new TextDecoder().decode(await unpack("figures"))));
   document.body.dataset.ready = "";
 })();
