@@ -25,6 +25,7 @@ from tiny import tiny_config
 import rlobj
 from rlobj import ConfigError
 from rlobj.models.loading import load_model
+from rlobj.models.policy import prompt_limit
 from rlobj.models.values import value_class
 from rlobj.runs.checkpoints import checkpoints
 from rlobj.scoring import score_samples
@@ -208,6 +209,33 @@ def test_one_update_with_one_forward_pass_equals_one_in_many_micro_batches(polic
     many, one = (value_weights(tmp_path / name) for name in ("20", "16384"))
     assert distance(many, one) < 1e-5
     assert metrics(tmp_path / "16384")[-1]["value/loss"] > 0
+
+
+def test_an_update_in_which_no_token_counts_leaves_the_value_as_it_is(policy, tmp_path):
+    with open_trainer(config_of(policy), tmp_path / "run") as trainer:
+        learner, rollout = trainer.learner, trainer.collect()
+        learner.train_on(rollout)
+        before = weights_of(learner.critic.policy.model)
+        whole = learner.shard(rollout)
+        undecided = whole.table.replace(rewards=torch.full((14,), torch.nan))
+        [table] = learner.objective.with_advantages([learner.critic.score(whole, undecided)])
+        batch = whole.mini_batches(table)[0]
+        done = learner.critic.update(
+            learner.objective, batch, learner.plan(learner.objective, batch), 1
+        )
+        assert done["value/skipped_updates"] == 1
+        assert done["value/grad_norm"] == 0
+        assert same(before, weights_of(learner.critic.policy.model))
+
+
+def test_the_context_has_room_for_the_value_after_a_cut_response(policy):
+    described = load_model(config_of(policy).model, str(policy)).config
+    cut = {"advantage": {"kind": "gae", "truncated": "bootstrap"}}
+    shorter, usual = (
+        prompt_limit(config_of(policy, objective=objective), described) for objective in (cut, {})
+    )
+    assert usual == described.max_position_embeddings - 3
+    assert shorter == usual - 1
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])

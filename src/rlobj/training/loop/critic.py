@@ -103,8 +103,8 @@ class Critic:
     def update(self, phase: Objective, batch: MiniBatch, plan: Plan, step: int) -> dict[str, float]:
         """The updates of the value on a mini-batch, and their metrics.
 
-        Nothing changes on any rank by one whose loss or gradient is not finite: then
-        `value/skipped_updates` counts it, and `value/grad_norm` is NaN.
+        Nothing changes on any rank by one in which no token counts, or whose loss or gradient is
+        not finite, so that `value/grad_norm` is NaN: `value/skipped_updates` counts both.
         """
         if not phase.values:
             return {}
@@ -114,7 +114,7 @@ class Critic:
         return {**average(updates), "value/learning_rate": rate}
 
     def _update(self, phase: Objective, batch: MiniBatch, plan: Plan) -> dict[str, float]:
-        sums = torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(3, dtype=torch.float64)
         with self.clock.inside("forward"):
             for part, columns, last in self._passes(batch):
                 table = batch.table.select(part, 0)
@@ -122,15 +122,16 @@ class Critic:
                 output = phase.value_loss(table, plan.part(batch.table.rows(part)), check=False)
                 with self.clock.inside("backward"):
                     self.parallel.backward(output.loss, last=last)
-                sums += torch.stack([output.metrics[name].double().cpu() for name in _SUMMED])
-        loss, clipped = self.parallel.comm.sum(sums).tolist()
+                own = [*(output.metrics[name] for name in _SUMMED), output.weights.count_nonzero()]
+                sums += torch.stack([number.double().cpu() for number in own])
+        loss, clipped, tokens = self.parallel.comm.sum(sums).tolist()
         with self.clock.inside("optimizer"):
-            norm = self.parallel.step(apply=math.isfinite(loss))
+            norm = self.parallel.step(apply=math.isfinite(loss) and tokens > 0)
         finite = math.isfinite(loss) and math.isfinite(norm)
         return {
             **dict(zip(_SUMMED, (loss, clipped), strict=True)),
             "value/grad_norm": norm if finite else math.nan,
-            "value/skipped_updates": float(not finite),
+            "value/skipped_updates": float(not finite or not tokens),
         }
 
     def _passes(self, batch: MiniBatch) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
