@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import call_in_ranks
 from runs import (
     distance,
     make_steps,
@@ -20,11 +21,11 @@ from runs import (
     weights,
 )
 from safetensors.torch import load_file
-from tiny import tiny_config
+from tiny import save_tiny_policy, tiny_config
 
 import rlobj
 from rlobj import ConfigError
-from rlobj.models.loading import load_model
+from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.models.policy import prompt_limit
 from rlobj.models.values import value_class
 from rlobj.runs.checkpoints import checkpoints
@@ -33,6 +34,7 @@ from rlobj.scoring.value_scorer import value_head
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.training import learning_rate
 from rlobj.training import run_training
+from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.step import run_step
 from rlobj.training.new_run import prepared
 
@@ -236,6 +238,33 @@ def test_the_context_has_room_for_the_value_after_a_cut_response(policy):
     )
     assert usual == described.max_position_embeddings - 3
     assert shorter == usual - 1
+
+
+def of_a_model(folder: Path, strategy: str) -> None:
+    """A run of a model in memory; of its mini-batches, one has a single response."""
+    one = {"prompts_per_step": 3, "group_size": 1}
+    training = {"strategy": strategy, "steps": 3}
+    scores = critic_with(value_warmup=1, max_grad_norm=0.05)
+    source = folder / "policy"
+    config = config_of(source, sampling=one, training=training, scores=scores)
+    model = load_model(config.model, str(source))
+    inputs = CallerInputs(model=model, tokenizer=load_tokenizer(config.model, str(source)))
+    run_training(config, folder / strategy, inputs)
+
+
+def sharded(rank: int, size: int, folder: str) -> None:
+    of_a_model(Path(folder), "fsdp2")
+
+
+@pytest.mark.slow
+def test_two_ranks_with_shards_train_a_value_as_one_does(tmp_path):
+    save_tiny_policy(tmp_path / "policy")
+    of_a_model(tmp_path, "ddp")
+    call_in_ranks(sharded, 2, tmp_path)
+    one, two = (value_weights(tmp_path / name) for name in ("ddp", "fsdp2"))
+    assert distance(one, value_weights(tmp_path / "ddp", 0)) > 1e-3
+    assert distance(one, two) < 1e-4
+    assert distance(weights(tmp_path / "ddp"), weights(tmp_path / "fsdp2")) < 1e-4
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])

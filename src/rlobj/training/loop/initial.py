@@ -101,9 +101,9 @@ class InitialPolicy:
             if weights is not None:
                 self._original = copy.deepcopy(policy.model)
                 policy.model.load_state_dict(load_model(config.model, weights).state_dict())
+            elif self._shards or (lora and config.critic):  # made in the model that was passed
+                self._original = copy.deepcopy(policy.model)
             if lora is not None:
-                if config.critic is not None:  # adapters are added to the model that was passed
-                    self._original = copy.deepcopy(policy.model)
                 policy = replace(policy, model=with_adapters(policy.model, lora, adapter))
         self._begin(policy.model)
         return policy
