@@ -22,6 +22,7 @@ from runs import (
 )
 from safetensors.torch import load_file
 from tiny import save_tiny_policy, tiny_config
+from transformers import AutoConfig, AutoModelForTokenClassification
 
 import rlobj
 from rlobj import ConfigError
@@ -32,6 +33,7 @@ from rlobj.runs.checkpoints import checkpoints
 from rlobj.scoring import score_samples
 from rlobj.scoring.value_scorer import value_head
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.starting import doubts
 from rlobj.settings.training import learning_rate
 from rlobj.training import run_training
 from rlobj.training.loop.inputs import CallerInputs
@@ -365,3 +367,24 @@ def test_mistakes_are_told_before_the_run(policy, tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
         rlobj.train("dapo-loss", out=tmp_path / "run", settings=layers, **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_of_several_labels_is_refused_by_the_name_of_its_setting(policy, tmp_path):
+    config = AutoConfig.from_pretrained(policy, num_labels=3)
+    AutoModelForTokenClassification.from_config(config).save_pretrained(tmp_path / "labels")
+    load_tokenizer(config_of(policy).model, str(policy)).save_pretrained(tmp_path / "labels")
+    several = config_of(policy, scores=critic_with(model=str(tmp_path / "labels")))
+    with pytest.raises(ConfigError, match=r"scores\.critic\.model: .* has 3 labels; expected one"):
+        run_training(several, tmp_path / "run")
+
+
+def test_a_frozen_score_cannot_be_the_value():
+    with pytest.raises(ConfigError, match="'critic' is the advantage's value"):
+        rlobj.Objective(advantage="gae", scores=["critic"])
+
+
+def test_a_warm_up_that_no_step_comes_after_is_doubted(policy):
+    shorter, whole = (config_of(policy, scores=critic_with(value_warmup=n)) for n in (3, 4))
+    assert not [*doubts(shorter)]
+    [doubt] = doubts(whole)
+    assert "scores.critic.value_warmup: no policy is trained in 4 steps" in doubt

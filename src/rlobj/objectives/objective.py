@@ -156,7 +156,9 @@ class Objective(Model):
         for name in self.columns:
             if name in taken or not (name.isidentifier() and name[0].islower()):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
-        values = [] if self.critic is None else [self.critic]
+        if self.critic in self.scores:
+            yield f"scores: '{self.critic}' is the advantage's value; use {{value: true, ...}}"
+        values = [] if self.critic in (None, *self.scores) else [self.critic]
         yield from needs.score_name_mistakes([*self.scores, *values], [*self.columns])
         yield from needs.against_mistakes(self.scores, self.terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:

@@ -112,6 +112,9 @@ def doubts(config: RunConfig) -> Iterator[str]:
         name = config.objective.critic
         losses = Setting("objective.values", f"[{{kind: clipped_squared, value: {name}}}]")
         yield Message(f"scores.{name} is not trained, and stays what it is. Use ", losses)
+    if config.critic is not None and config.critic.value_warmup >= config.training.steps:
+        name, steps = config.objective.critic, config.training.steps
+        yield f"scores.{name}.value_warmup: no policy is trained in {steps} steps. Lower it"
     for name in config.scores:
         if name not in {*config.objective.read_scores, config.objective.critic}:
             yield f"scores.{name} is not computed: the objective does not read it"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlobj.base.errors import ConfigError, reported
 from rlobj.base.interleaved import Interleaved
 from rlobj.models.hollow import reading
 from rlobj.models.policy import Policy
@@ -66,7 +67,8 @@ class Critic:
         self._training = config.training.model_copy(update=own)
         self._bootstraps = f"{self.name}_bootstrap" in config.objective.needs.plan
         self._one_update = config.training.updates * len(config.objective.phases) == 1
-        with reading(policy.model):
+        told = reported(ConfigError, f"scores.{self.name}.model", ConfigError)
+        with reading(policy.model), told:
             scorer = ValueScorer(policy.model, config.training.packed, self.settings.range)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, self._one_update)
         self.forward.counts = counts
