@@ -317,6 +317,18 @@ def test_a_lambda_outside_0_to_1_names_the_response():
     assert objective.plan([small()]).advantages[0].tolist() == pytest.approx([first, 0.75, -0.5])
 
 
+def test_a_lambda_outside_0_to_1_on_one_rank_stops_all():
+    tables = small().split(2)  # of two tokens and of one
+    objective = Objective(advantage=Gae(lam="2 * (2 - length)"))
+    messages = ["another rank", r"lam '2 \* \(2 - length\)' is not a number from 0 to 1"]
+
+    def work(comm: Any) -> None:
+        with pytest.raises(BatchError, match=messages[comm.rank]):
+            objective.plan([tables[comm.rank]], comm=comm)
+
+    on_ranks(2, work)
+
+
 def test_values_that_are_not_finite_are_named():
     table = small()
     table.columns["critic_value"][1] = torch.inf  # type: ignore[index]
@@ -389,7 +401,7 @@ def test_an_objective_with_a_value_is_read_from_what_it_writes():
     assert again.model_dump() == objective.model_dump()
     text = str(objective.explain(1))
     assert "+ (1/Z_v1) Σ (1.0)·P_v1" in text
-    assert "advantage.lam: maximum(0, 1 - 1 / (0.4 * length))" in text
+    assert "advantage.lam: maximum(0, 1 - 1 / (0.4 * length))\n    rollout by rollout" in text
     assert "plan reads judge_value, rewards" in text
     assert "with one update per rollout V = V_old" in text
     assert "V = V_old" not in str(objective.explain(1, value_updates=2))

@@ -188,8 +188,9 @@ def _by_turn(frame: Frame, lam: Any, who: str) -> Tensor:
     if not isinstance(lam, Number):
         return torch.full(starts.shape, lam, dtype=torch.float64, device=frame.device)
     values = frame.number(lam, who)
-    frame.refuse(frame.decided & _SHARE.outside(values), f"{who} '{lam}' is not {_SHARE}")
-    return values.double().masked_fill(~frame.decided, 0.0)[starts]
+    outside = _SHARE.outside(values)
+    frame.refuse(frame.decided & outside, f"{who} '{lam}' is not {_SHARE}")
+    return values.double().masked_fill(outside | ~frame.decided, 0.0)[starts]
 
 
 class ValueLoss(Primitive):
@@ -225,7 +226,7 @@ ValueField = Annotated[SerializeAsAny[ValueLoss], BeforeValidator(ValueLoss.buil
 
 
 class ClippedSquared(ValueLoss):
-    """P = ½·max((V − G)², (clamp(V, V_old − clip, V_old + clip) − G)²).
+    """P = ½·max((V − G)², (clamp(V, V_old − clip, V_old + clip) − G)²); ½·(V − G)² without clip.
 
     Source: PPO, as in verl's `compute_value_loss` (clip 0.5) and in TRL (0.2).
     """

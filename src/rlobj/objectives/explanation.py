@@ -50,8 +50,9 @@ def explain(objective: Any, updates: int, value_updates: int) -> Explanation:
     return Explanation(
         formula=_formula(terms, [field for field, _ in expressions], objective.reward_kl),
         rules=tuple(
-            (field, str(expression), "; ".join(_meanings(expression)) or "token by token")
+            (field, str(expression), "; ".join(_meanings(expression)) or f"{level} by {level}")
             for field, expression in expressions
+            for level in [expression.level.name.lower()]
             if not isinstance(expression, nodes.Constant)
         ),
         needs=tuple(
