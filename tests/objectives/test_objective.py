@@ -146,7 +146,8 @@ def test_needs_lists_exactly_the_columns_that_are_read(name: str) -> None:
     assert torch.equal(objective(least).loss, objective(whole).loss)
     defaulted = {"logprobs", "old_logprobs", "rewards", "turn"}  # absent: on-policy, one turn
     for column in (needs.observe | needs.plan | needs.loss) - defaulted:
-        absent: Any = {column: None} if hasattr(least, column) else {"columns": {}}
+        others = {name: values for name, values in least.columns.items() if name != column}
+        absent: Any = {column: None} if hasattr(least, column) else {"columns": others}
         with pytest.raises(BatchError, match=f"needs the column '{column}'"):
             objective(least.replace(**absent))
 
