@@ -131,6 +131,8 @@ def value_advantages(
         """A, and A + V."""
         share = _by_turn(frame, lam, who)
         own, _ = functional.gae(rewards, values, turns, advantage.gamma, share, following)
+        if bool(last.all()):  # no rollout has several turns, on any rank
+            return own, own + values
         decay = advantage.gamma * share
         unit, (first, product), _ = frame.ordered_turns([own[starts], power(decay, turns)])
         later = _later(statistics.scan_to_go(first, product, unit.bincount()), last)[back]

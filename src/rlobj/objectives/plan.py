@@ -58,7 +58,7 @@ class Plan:
         value_shares: c_k/Z_k of the losses of values, as `penalties`.
         advantages: A, [N] for each table.
         values: the values of the surrogate's rules and of expression-valued settings, [N] for each
-            table, by their text.
+            table, by their text; and NAME_return of a value that is trained.
         empty: all weights and shares of penalties are 0, on all ranks. The trainer skips such an
             update of the policy.
         tokens: number of tokens of decided responses, over all ranks.
