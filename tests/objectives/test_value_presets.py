@@ -51,7 +51,7 @@ def test_a_preset_equals_what_its_release_computes(case: dict[str, Any]) -> None
     assert value.loss.item() == pytest.approx(case["value_loss"], rel=1e-9)
     clipped = float(value.metrics["value/clip_fraction"])
     assert clipped == pytest.approx(case["clip_fraction"], rel=1e-6)
-    if case["name"] == "ppo":  # the release of bpco has r·A, with the same gradient
+    if case["name"] == "ppo":  # bpco's release has 0 where it clips, with the same gradient
         assert (whole - value.loss).item() == pytest.approx(case["loss"], rel=1e-9)
 
 
@@ -154,10 +154,8 @@ def bpco(table: TokenBatch) -> tuple[Tensor, Tensor]:
     columns, n = values_of(table), len(tokens)
     policy = ZERO
     for t, a in estimates.items():
-        mu = math.exp(columns["sampler_logprobs"][t])
-        moved = math.exp(columns["logprobs"][t]) - mu
-        if moved <= 0.2 if a > 0 else moved >= -0.2:
-            policy = policy + ratio(table, t, "sampler_logprobs").detach() * a * table.logprobs[t]
+        width = 0.2 / math.exp(columns["sampler_logprobs"][t])
+        policy = policy + clipped(ratio(table, t, "sampler_logprobs"), a, width, width)
     value = sum(squared(columns["new"][t], columns["value"][t], g, 0.5) for t, g in goals.items())
     return -policy / n, value / n
 
