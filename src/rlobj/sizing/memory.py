@@ -31,7 +31,7 @@ TOKENS, SHARE = "training.micro_batch_tokens", "sampling.vllm.gpu_memory_utiliza
 OFFLOADED = ("weights that ZeRO updates", "gradients", "moments", "optimizer's work")
 """What `training.offload` moves to the host."""
 UPDATE = "update of the value"
-"""What it needs more than that of the policy, which comes before it."""
+"""What it needs more than that of the policy, which comes after it."""
 BY_TOKENS = ("activations", "tile of logits", "temporary tensors", "keys and values", UPDATE)
 """The parts that depend on how long responses are, here the longest."""
 PROCESS = 3 * GIB

@@ -1,6 +1,6 @@
 """Critic: the value in training, which scores the tokens of a step and learns their returns.
 
-`Learner` calls it: `score` before the advantages of a step, `update` after each update of the
+`Learner` calls it: `score` before the advantages of a step, `update` before each update of the
 policy.
 """
 
@@ -22,6 +22,7 @@ from rlobj.ranks import largest
 from rlobj.runs.loss_metrics import average
 from rlobj.scoring.value_scorer import ValueScorer
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scoring_pass import scored_columns
 from rlobj.settings.training import learning_rate
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.forward import ForwardPasses, TokenCounts
@@ -67,6 +68,7 @@ class Critic:
         self._training = config.training.model_copy(update=own)
         self._bootstraps = f"{self.name}_bootstrap" in config.objective.needs.plan
         self._one_update = config.training.updates * len(config.objective.phases) == 1
+        self._beside = bool(scored_columns(config.objective, config.training))
         told = reported(ConfigError, f"scores.{self.name}.model", ConfigError)
         with reading(policy.model), told:
             scorer = ValueScorer(policy.model, config.training.packed, self.settings.range)
@@ -78,8 +80,8 @@ class Critic:
     def score(self, batch: MiniBatch, table: TokenBatch) -> TokenBatch:
         """The table of a step with NAME_value, and NAME_bootstrap if it is read.
 
-        A forward pass that serves the only update as well keeps its graph, which waits for the
-        update of the policy: both graphs are together no larger than that of a micro-batch.
+        A forward pass that serves the only update as well keeps its graph. If a scoring pass of the
+        policy keeps one, too, both are together no larger than that of a full micro-batch.
         """
         cut = [self._bootstraps and response.finish == "length" for response in batch.responses]
         sequences = [
@@ -87,8 +89,8 @@ class Critic:
             for (prompt, tokens), longer in zip(batch.sequences, cut, strict=True)
         ]
         passes = self.forward.cut(sequences)
-        both = 2 * largest(passes.cost, self.parallel.comm)
-        keep = self._one_update and len(passes.parts) == 1 and both <= self.forward.budget
+        kept = largest(passes.cost, self.parallel.comm) * (2 if self._beside else 1)
+        keep = self._one_update and len(passes.parts) == 1 and kept <= self.forward.budget
         with torch.set_grad_enabled(keep), self.clock.inside("forward" if keep else "scoring"):
             values = self.forward.columns(self.scorer, sequences, cut=passes)["values"]
         added = torch.tensor(cut, dtype=torch.bool, device=values.device)

@@ -2,7 +2,7 @@
 
     train_on   shard -> score -> advantages and controllers -> one update per phase and mini-batch
                in each pass
-    _update    plan -> loss and backward per micro-batch -> optimizer step -> updates of the value
+    _update    plan -> updates of the value -> loss and backward per micro-batch -> optimizer step
 
 `forward.py` makes the forward passes.
 """
@@ -237,6 +237,8 @@ class Learner:
         if not self._finite(batch.table):
             return None, SKIPPED
         plan = self.plan(phase, batch)
+        # The value comes first: what its forward pass has kept is freed before the policy's.
+        of_value = self.critic.update(phase, batch, plan, self.steps) if self.critic else {}
         measured = self._measure(phase.of_policy, batch, plan)
         gap: Metrics = {}
         if batch.first and not self._scored:  # the samples' tokens have gone through the model
@@ -250,7 +252,6 @@ class Learner:
         finite = math.isfinite(metrics["loss/total"])
         with self.clock.inside("optimizer"):
             norm = self.parallel.step(apply=finite and not plan.empty) if self.trains else 0.0
-        of_value = self.critic.update(phase, batch, plan, self.steps) if self.critic else {}
         finite = finite and math.isfinite(norm)
         observed = self._observed(phase, batch, plan, measured)
         more = token_metrics(observed, self.comm)
