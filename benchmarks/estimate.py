@@ -33,6 +33,7 @@ SHAPES = {
 }
 """Kind of model, and the values of NAMES."""
 LORA, AGAIN = {"model.lora.rank": 16}, {"training.gradient_checkpointing": True}
+CRITIC = {"preset": "ppo"}
 CPU_CASES: tuple[tuple[str, str, int, int, dict[str, Any]], ...] = (
     ("llama 110M", "ddp", 1, 1, {}),
     ("llama 110M", "ddp", 2, 1, {}),
@@ -40,6 +41,8 @@ CPU_CASES: tuple[tuple[str, str, int, int, dict[str, Any]], ...] = (
     ("llama 110M", "zero3", 2, 1, {}),
     ("llama 110M", "fsdp2", 2, 1, {}),
     ("llama 110M", "ddp", 1, 1, LORA),
+    ("llama 110M", "ddp", 1, 1, CRITIC),
+    ("llama 110M", "fsdp2", 2, 1, CRITIC),
     ("words 104M", "ddp", 1, 1, AGAIN),
     ("deep 108M", "ddp", 1, 4, {}),
     ("wide 151M", "ddp", 1, 4, {}),
@@ -48,7 +51,7 @@ CPU_CASES: tuple[tuple[str, str, int, int, dict[str, Any]], ...] = (
 GPU_CASES = tuple(
     (shape, "ddp", 1, rows, settings)
     for shape in ("llama 110M", "words 104M", "Qwen3 0.6B", "Qwen3 1.7B")
-    for settings in ({}, AGAIN, LORA, {**AGAIN, **LORA}, {"training.fused": True})
+    for settings in ({}, AGAIN, LORA, CRITIC, {**AGAIN, **LORA}, {"training.fused": True})
     for rows in ((1, 4) if not settings else (1,))
 )
 
@@ -102,7 +105,9 @@ def answer(
     with tempfile.TemporaryDirectory() as folder:
         given = {"data.max_prompt_tokens": PROMPT, "training.steps": 2, **settings}
         given |= {"training.micro_batch_tokens": tokens, "training.strategy": strategy}
-        result = run("grpo", model.float(), sampler, given, Peaks(), Path(folder))
+        given["training.updates_per_step"] = 1
+        preset = given.pop("preset", "grpo")
+        result = run(preset, model.float(), sampler, given, Peaks(), Path(folder))
         if os.environ.get("RANK", "0") == "0":
             config = RunConfig(**read_settings(result.path))
             memory = estimate(config, size, strategy, ranks, own_card())
@@ -116,7 +121,7 @@ def measure(quick: bool, rounds: int) -> Table:
     sizes, cases = ((4096, 16384), GPU_CASES) if gpu else ((512, 1024), CPU_CASES)
     table = []
     for shape, strategy, ranks, rows, settings in cases[:2] if quick else cases:
-        more = [f"{key.partition('.')[2]}={value}" for key, value in settings.items()]
+        more = [f"{key.partition('.')[2] or key}={value}" for key, value in settings.items()]
         words, found = ", ".join([f"{strategy} x {ranks}", *more]), []
         for tokens in sizes:
             note(f"{shape}, {tokens} tokens, {words}")
