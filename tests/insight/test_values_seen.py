@@ -13,6 +13,7 @@ from benchmarks.embedded_policy import build_tokenizer
 from browser import CHROMIUM, Browser
 from replays import rows, update_of
 from screens import printed
+from tiny import tiny_config
 
 import rlobj
 from rlobj import ConfigError, Objective, TokenBatch, read_tables, write_inspection_page
@@ -20,10 +21,12 @@ from rlobj.base.arrow import write_parquet
 from rlobj.base.yaml import dump_yaml
 from rlobj.ranks import ProcessGroup
 from rlobj.runs.layout import record_file
+from rlobj.runs.metrics import read_metrics
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.reading import read_records
 from rlobj.runs.recorder import Recorder
 from rlobj.settings.run_config import RunConfig
+from rlobj.training import run_training
 
 LENGTHS = [12, 9, 1, 0, 7, 3, 11, 5]
 GAE = {"kind": "gae", "lam": 0.95, "truncated": "bootstrap"}
@@ -158,6 +161,36 @@ def test_other_lambdas_are_replayed_from_the_recorded_values(run: Path) -> None:
     assert again["value_loss"] == changed.value_loss(moved, changed.plan([moved])).loss.item()
     alone = rlobj.replay([update_of(Objective(), table_of(columns={}))]).objectives.to_pylist()
     assert alone[0]["value_loss"] is None
+
+
+def test_a_replay_of_a_run_gives_its_advantages_and_metrics_to_the_bit(policy: Path, tmp_path):
+    paid = tmp_path / "paid.py"
+    paid.write_text("def even(response, answer, **columns):\n    return float(len(response) % 2)\n")
+    cut = {"kind": "gae", "lam": "maximum(0, 1 - 1 / length)", "truncated": "bootstrap"}
+    config = tiny_config(
+        policy,
+        "ppo",
+        objective={"advantage": {**cut, "lam_value": 1.0}},
+        scores={"critic": {"learning_rate": 1e-3}},
+        rewards={"kind": "custom", "target": f"{paid}:even"},
+        sampling={"max_tokens": 6, "prompts_per_step": 16},
+        training={"steps": 2},
+        output={"tables_every": 1},
+    )
+    run_training(config, tmp_path / "run")
+    lines = {line["step"]: line for line in read_metrics(tmp_path / "run")}
+    updates = [*read_tables(tmp_path / "run")]
+    assert [update.step for update in updates] == [1, 2]
+    for update in updates:
+        table = update.table
+        assert table.columns["critic_bootstrap"].ne(0).any() == (update.step == 2)
+        [again] = update.objective.with_advantages([table.replace(advantages=None)])
+        assert torch.equal(again.advantages, table.advantages)
+        assert torch.equal(again.columns["critic_return"], table.columns["critic_return"])
+        found = rlobj.replay(tmp_path / "run", {"again": update.objective}, step=update.step)
+        for row in found.objectives.to_pylist():
+            for name in ("explained_variance", "loss", "mean"):
+                assert row[f"value_{name}"] == lines[update.step][f"value/{name}"], (name, row)
 
 
 def test_what_no_value_or_bootstrap_was_recorded_for_is_refused_with_what_to_type(run: Path):

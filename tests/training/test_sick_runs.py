@@ -89,6 +89,21 @@ def test_a_sick_run_has_its_findings_in_time(tmp_path, name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("rate", "blind"), [(1e-12, True), (3e-3, False)])
+def test_a_value_that_cannot_learn_is_found_and_a_good_one_is_not(tmp_path, rate, blind):
+    settings = {
+        "training.steps": 42,
+        "evaluation.every": 0,
+        "checkpoint.every": 0,
+        "scores.critic.learning_rate": rate,
+        "scores.critic.updates": 4,
+    }
+    run = rlobj.train("ppo", data="scratchpad", out=tmp_path / "run", settings=settings).path
+    found = {finding.name: finding.since for finding in rlobj.diagnose(run).findings}
+    assert found.get("value-trouble") == (40 if blind else None)
+
+
+@pytest.mark.slow
 def test_a_healthy_run_has_no_findings(tmp_path):
     short = {"training.steps": 30, "evaluation.every": 0, "checkpoint.every": 0}
     run = rlobj.train("20-entropy", data="addition", out=tmp_path / "run", settings=short).path
