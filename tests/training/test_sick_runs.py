@@ -95,10 +95,10 @@ def test_a_value_that_cannot_learn_is_found_and_a_good_one_is_not(tmp_path, rate
         "training.steps": 42,
         "evaluation.every": 0,
         "checkpoint.every": 0,
+        "training.learning_rate": RATE / 10,  # so that the task is not solved
         "scores.critic.learning_rate": rate,
-        "scores.critic.updates": 4,
     }
-    run = rlobj.train("ppo", data="scratchpad", out=tmp_path / "run", settings=settings).path
+    run = rlobj.train("ppo", data="addition", out=tmp_path / "run", settings=settings).path
     found = {finding.name: finding.since for finding in rlobj.diagnose(run).findings}
     assert found.get("value-trouble") == (40 if blind else None)
 
