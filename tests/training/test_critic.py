@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import restarts
 import torch
+import transformers
+from benchmarks.embedded_policy import build_policy, build_tokenizer
 from forked import call_in_ranks
 from runs import (
     distance,
@@ -17,8 +20,10 @@ from runs import (
     metrics,
     open_trainer,
     optimizer_of,
+    ranks,
     same,
     weights,
+    write_config,
 )
 from safetensors.torch import load_file
 from tiny import save_tiny_policy, tiny_config
@@ -26,6 +31,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 
 import rlobj
 from rlobj import ConfigError
+from rlobj.base.interleaved import own, whole
 from rlobj.models.loading import load_model, load_tokenizer
 from rlobj.models.policy import prompt_limit
 from rlobj.models.values import value_class
@@ -42,6 +48,7 @@ from rlobj.training.new_run import prepared
 
 CRITIC = {"value": True, "learning_rate": 3e-3}
 LOSS = [{"kind": "clipped_squared", "coefficient": 0.5}]
+BOOTSTRAP = {"advantage": {"kind": "gae", "truncated": "bootstrap"}, "values": LOSS}
 BOTH = {"steps": 4, "updates_per_step": 2, "learning_rate": 3e-3}
 
 
@@ -64,7 +71,7 @@ def config_of(policy: Path, **sections: Any) -> RunConfig:
         "rewards": {"kind": "custom", "target": f"{policy.parent}/graded.py:graded"},
     }
     for name, section in sections.items():
-        usual[name] = {**usual.get(name, {}), **section}
+        usual[name] = section if name == "rewards" else {**usual.get(name, {}), **section}
     return tiny_config(policy, "dapo-loss", **usual)
 
 
@@ -90,6 +97,30 @@ def plain_values(model: Any, prompt: Any, tokens: Any, bounds: Any = None) -> to
     return low + (high - low) * (0.5 + torch.arctan(logits) / torch.pi)
 
 
+def assert_values(config: RunConfig, run: Path) -> list[Any]:
+    """Check the values of a first step with a head of random numbers; its responses."""
+    assert config.critic is not None
+    with open_trainer(config, run) as trainer:
+        rollout, learner = trainer.collect(), trainer.learner
+        model = learner.critic.policy.model
+        assert not value_head(model).weight.any()
+        torch.nn.init.normal_(value_head(model).weight)
+        torch.nn.init.normal_(value_head(model).bias)
+        batch = learner.shard(rollout)
+        table = learner.critic.score(batch, batch.table)
+        before, after = [], []
+        with torch.no_grad():
+            for response in batch.responses:
+                read, mine = whole(response.interleaved), own(response.interleaved)
+                mine = torch.ones(len(read)).bool() if mine is None else torch.from_numpy(mine)
+                values = plain_values(model.eval(), response.prompt, read, config.critic.range)
+                before.append(values[:-1][mine])
+                after.append(values[-1] if response.finish == "length" else values[-1] * 0)
+    torch.testing.assert_close(table.columns["critic_value"], torch.cat(before))
+    torch.testing.assert_close(table.columns["critic_bootstrap"], torch.stack(after))
+    return list(batch.responses)
+
+
 @pytest.mark.parametrize(
     ("training", "bounds"),
     [
@@ -100,29 +131,44 @@ def plain_values(model: Any, prompt: Any, tokens: Any, bounds: Any = None) -> to
     ],
 )
 def test_values_are_those_of_a_plain_loop_before_each_token(policy, tmp_path, training, bounds):
+    scores = critic_with(range=bounds)
+    config = config_of(policy, objective=BOOTSTRAP, scores=scores, training=training)
+    responses = assert_values(config, tmp_path / "run")
+    assert 0 < sum(r.finish == "length" for r in responses) < len(responses)
+
+
+def test_values_of_conversations_are_those_of_the_policys_tokens_alone(policy, tmp_path):
+    sampling = {"prompts_per_step": 3, "max_tokens": 8, "rollout_tokens": 14, "stop": [*"0123456"]}
     config = config_of(
         policy,
-        objective={"advantage": {"kind": "gae", "truncated": "bootstrap"}, "values": LOSS},
-        scores=critic_with(range=bounds),
-        training=training,
+        objective=BOOTSTRAP,
+        sampling=sampling,
+        environment={"target": f"{restarts.__file__}:Restarts"},
+        rewards={"kind": "environment"},
+        training={"steps": 1},
     )
-    with open_trainer(config, tmp_path / "run") as trainer:
-        rollout, learner = trainer.collect(), trainer.learner
-        model = learner.critic.policy.model
-        assert not value_head(model).weight.any()
-        torch.nn.init.normal_(value_head(model).weight)
-        torch.nn.init.normal_(value_head(model).bias)
-        whole = learner.shard(rollout)
-        table = learner.critic.score(whole, whole.table)
-        before, after = [], []
-        with torch.no_grad():
-            for response in whole.responses:
-                values = plain_values(model.eval(), response.prompt, response.tokens, bounds)
-                before.append(values[:-1])
-                after.append(values[-1] if response.finish == "length" else values[-1] * 0)
-    torch.testing.assert_close(table.columns["critic_value"], torch.cat(before))
-    torch.testing.assert_close(table.columns["critic_bootstrap"], torch.stack(after))
-    assert 0 < sum(r.finish == "length" for r in whole.responses) < len(whole.responses)
+    responses = assert_values(config, tmp_path / "values")
+    assert any(r.turns[1:] and r.finish == "length" for r in responses)
+    assert any(r.began for r in responses)
+    run_training(config, tmp_path / "run")
+    assert metrics(tmp_path / "run")[0]["value/grad_norm"] > 0
+
+
+def test_a_model_with_learned_positions_has_room_for_the_value_after_a_response(tmp_path):
+    config = transformers.GPT2Config(
+        **{"vocab_size": 20, "n_positions": 7, "n_embd": 16, "n_layer": 1, "n_head": 2},
+        **{"bos_token_id": 1, "eos_token_id": 2},
+    )
+    folder = tmp_path / "gpt2"
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    bootstrap = config_of(folder, objective=BOOTSTRAP)
+    assert prompt_limit(bootstrap, config) == 3
+    assert prompt_limit(config_of(folder), config) == 4
+    longest = bootstrap.model_copy(
+        update={"sampling": bootstrap.sampling.model_copy(update={"max_tokens": 2})}
+    )
+    assert any(r.finish == "length" for r in assert_values(longest, tmp_path / "run"))
 
 
 def advantages_by_hand(rewards: Any, values: Any, lam: float) -> tuple[Any, Any]:
@@ -348,6 +394,65 @@ def test_a_run_from_another_begins_with_a_value_of_its_policy(policy, tmp_path):
     assert 0 < distance({n: now[n] for n in shared}, {n: start[n] for n in shared}) < 0.01
 
 
+@pytest.mark.parametrize("sampling", [{"async_depth": 1}, {"schedule": "continuous"}])
+def test_a_value_is_trained_while_the_next_rollout_is_sampled(policy, tmp_path, sampling):
+    run_training(config_of(policy, sampling=sampling), tmp_path / "run")
+    assert all(line["value/grad_norm"] > 0 for line in metrics(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("what", ["gradient", "values"])
+def test_what_is_not_finite_changes_nothing(policy, tmp_path, what):
+    with open_trainer(config_of(policy), tmp_path / "run") as trainer:
+        run_step(trainer)
+        models = trainer.policy.model, trainer.learner.critic.policy.model
+        head: Any = value_head(models[1])
+        if what == "gradient":
+            head.weight.register_hook(lambda gradient: gradient * torch.nan)
+        else:
+            head.bias.data.fill_(torch.nan)
+        before = [weights_of(model) for model in models]
+        run_step(trainer)
+        after, line = [weights_of(model) for model in models], trainer.metrics
+    bits = [{n: x.view(torch.int32) for n, x in each.items()} for each in (before[1], after[1])]
+    assert same(*bits)
+    assert same(before[0], after[0]) is (what == "values")
+    assert line.get("value/skipped_updates", 0) == (2 if what == "gradient" else 0)
+    assert line["train/skipped_updates"] == (0 if what == "gradient" else 1)
+    assert trainer.failures["nonfinite"] > 0
+
+
+def test_a_model_from_python_with_adapters_gives_its_own_weights_to_a_value(policy, tmp_path):
+    model = build_policy(3)
+    start = weights_of(model)
+    config = config_of(policy, model={"lora": {"rank": 2}})
+    inputs = CallerInputs(model=model, tokenizer=build_tokenizer())
+    with open_trainer(config, tmp_path / "run", inputs) as trainer:
+        value = weights_of(trainer.learner.critic.policy.model)
+        assert {n for n in value if "lora" in n} == set()
+        trunk = {name: value[name] for name in value if name.startswith("model.")}
+        assert same(trunk, {name: start[name] for name in trunk})
+        run_step(trainer)
+
+
+def test_the_model_of_a_value_may_end_with_another_token_but_reads_the_same_ones(policy, tmp_path):
+    other = save_tiny_policy(tmp_path / "other", seed=1)
+    file = other / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "eos_token": "5"}))
+    config = config_of(policy, scores=critic_with(model=str(other)))
+    with open_trainer(config, tmp_path / "run") as trainer:
+        found = weights_of(trainer.learner.critic.policy.model)
+    assert torch.equal(
+        found["model.norm.weight"], load_file(other / "model.safetensors")["model.norm.weight"]
+    )
+    tokens = json.loads((other / "tokenizer.json").read_text())
+    words = tokens["model"]["vocab"]
+    words["7"], words["8"] = words["8"], words["7"]
+    (other / "tokenizer.json").write_text(json.dumps(tokens))
+    with pytest.raises(ConfigError, match=r"scores\.critic: id \d+ is '7' in the policy's"):
+        run_training(config, tmp_path / "again")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -388,3 +493,39 @@ def test_a_warm_up_that_no_step_comes_after_is_doubted(policy):
     assert not [*doubts(shorter)]
     [doubt] = doubts(whole)
     assert "scores.critic.value_warmup: no policy is trained in 4 steps" in doubt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "lora"),
+    [
+        ("ddp", None),
+        ("fsdp2", None),
+        ("fsdp2", {"rank": 2}),
+        pytest.param("zero2", None, marks=pytest.mark.deepspeed),
+        pytest.param("zero3", None, marks=pytest.mark.deepspeed),
+        pytest.param("zero3", {"rank": 2}, marks=pytest.mark.deepspeed),
+    ],
+)
+def test_a_value_on_two_ranks_resumed_on_three_is_that_of_one_process(
+    policy, tmp_path, strategy, lora
+):
+    settings = critic_with(lora=lora, updates=2, range=[-1.0, 2.0])
+    config = config_of(
+        policy,
+        objective=BOOTSTRAP,
+        scores=settings,
+        training={"micro_batch_tokens": 40},
+    )
+    run_training(config, tmp_path / "one")
+    file = write_config(config, tmp_path / "config.yaml")
+    words = ["train", "--config", file, "--model", policy, "--strategy", strategy]
+    ranks([*words, "--out", tmp_path / "two", "--set", "training.steps=2"], 2)
+    ranks(["resume", tmp_path / "two", "--set", "training.steps=4", "--trust"], 3)
+    moved = distance(value_weights(tmp_path / "one", 0), value_weights(tmp_path / "one"))
+    apart = distance(value_weights(tmp_path / "two"), value_weights(tmp_path / "one"))
+    assert apart < 1e-2 * moved
+    assert distance(weights(tmp_path / "two"), weights(tmp_path / "one")) < 1e-2 * moved
+    for before, after in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two"), strict=True):
+        for name in ("value/mean", "value/loss", "value/grad_norm", "value/explained_variance"):
+            assert after[name] == pytest.approx(before[name], rel=1e-3, abs=2e-5), name

@@ -173,9 +173,7 @@ def prompt_limit(config: RunConfig, described: Any, *, configured: bool = True) 
     context = getattr(described and described.get_text_config(), "max_position_embeddings", None)
     if context is None:
         return most
-    # The value after a response that was cut is that before one token more.
-    longer = getattr(config.objective.advantage, "truncated", None) == "bootstrap"
-    longest = config.sampling.max_tokens + longer
+    longest = config.sampling.max_tokens + config.bootstraps  # whose value reads a token more
     if longest >= context:
         what = f"sampling.max_tokens={config.sampling.max_tokens} leaves no room for a prompt"
         raise ConfigError(f"{what}: the model's context is {context} tokens")

@@ -41,11 +41,13 @@ def load_score(
     setting = f"scores.{name}.{'run' if score.run else 'model'}"
     with reported(ConfigError, setting, ConfigError):
         theirs = load_tokenizer(config, source)
-    if difference := tokenizer_difference(tokenizer, theirs, score.end, name):
+    of_value = isinstance(score, ValueConfig)  # which predicts no token, and so no end
+    end = tokenizer.eos_token_id if of_value else score.end
+    if difference := tokenizer_difference(tokenizer, theirs, end, name):
         raise ConfigError(f"scores.{name}: ", difference)
     with reported(ConfigError, setting, ConfigError), loading(source):
         dtype = score_dtype(score)
-        kind = value_class(source) if isinstance(score, ValueConfig) else None
+        kind = value_class(source) if of_value else None
         return load_model(config, source, device=device, dtype=dtype, hollow=hollow, kind=kind)
 
 

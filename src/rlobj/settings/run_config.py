@@ -225,6 +225,11 @@ class RunConfig(Model):
         return score if isinstance(score, ValueConfig) else None
 
     @property
+    def bootstraps(self) -> bool:
+        """Whether the value after the last token of a response that was cut is read."""
+        return f"{self.objective.critic}_bootstrap" in self.objective.needs.plan
+
+    @property
     def needs_answers(self) -> bool:
         """Whether training problems without an answer are left out."""
         return self.objective.reads_rewards and self.rewards.needs_answers

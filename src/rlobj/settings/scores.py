@@ -32,7 +32,6 @@ class ValueConfig(Model):
     run: ClassVar[None] = None
     server: ClassVar[None] = None
     prompt: ClassVar[None] = None
-    end: ClassVar[None] = None
     required: ClassVar[bool] = False
     dtype: ClassVar[str] = "float32"
 

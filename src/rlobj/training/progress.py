@@ -35,6 +35,7 @@ SHOWN = [
     ("with a call", "tools/used_share", 3),
     ("entropy, nats", "policy/entropy", 3),
     ("value explains", "value/explained_variance", 3),
+    ("value warm-up", "value/warmup", 0),
     ("tokens kept", "objective/kept_fraction", 4),
     ("tokens clipped", "objective/clip_fraction", 4),
     ("gradient norm", "train/grad_norm", 3),

@@ -66,13 +66,14 @@ class Critic:
         self.parallel, self.policy, self.clock = parallel, policy, clock
         own = {name: getattr(self.settings, name) for name in _OWN} | {"warmup_ratio": None}
         self._training = config.training.model_copy(update=own)
-        self._bootstraps = f"{self.name}_bootstrap" in config.objective.needs.plan
-        self._one_update = config.training.updates * len(config.objective.phases) == 1
+        self._bootstraps = config.bootstraps
+        one_update = config.training.updates * len(config.objective.phases) == 1
+        self._keeps = one_update and bool(config.objective.values)
         self._beside = bool(scored_columns(config.objective, config.training))
         told = reported(ConfigError, f"scores.{self.name}.model", ConfigError)
         with reading(policy.model), told:
             scorer = ValueScorer(policy.model, config.training.packed, self.settings.range)
-        self.forward = ForwardPasses(config, parallel, scorer, autocast, self._one_update)
+        self.forward = ForwardPasses(config, parallel, scorer, autocast, self._keeps)
         self.forward.counts = counts
         self.scorer = parallel.prepare(scorer, adamw(scorer, self._training))
         self._kept: Tensor | None = None
@@ -90,7 +91,7 @@ class Critic:
         ]
         passes = self.forward.cut(sequences)
         kept = largest(passes.cost, self.parallel.comm) * (2 if self._beside else 1)
-        keep = self._one_update and len(passes.parts) == 1 and kept <= self.forward.budget
+        keep = self._keeps and len(passes.parts) == 1 and kept <= self.forward.budget
         with torch.set_grad_enabled(keep), self.clock.inside("forward" if keep else "scoring"):
             values = self.forward.columns(self.scorer, sequences, cut=passes)["values"]
         added = torch.tensor(cut, dtype=torch.bool, device=values.device)
@@ -115,7 +116,9 @@ class Critic:
         rate = learning_rate(self._training, step)
         self.parallel.set_learning_rate(rate)
         updates = [self._update(phase, batch, plan) for _ in range(self.settings.updates)]
-        return {**average(updates), "value/learning_rate": rate}
+        alone = {"value/warmup": float(step < self.settings.value_warmup)}
+        more = alone if self.settings.value_warmup else {}
+        return {**average(updates), "value/learning_rate": rate, **more}
 
     def _update(self, phase: Objective, batch: MiniBatch, plan: Plan) -> dict[str, float]:
         sums = torch.zeros(3, dtype=torch.float64)

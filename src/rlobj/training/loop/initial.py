@@ -23,6 +23,7 @@ from rlobj.models.values import read_trained, value_class, value_model
 from rlobj.scoring.value_scorer import value_head
 from rlobj.settings.profiles import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.settings.run_config import RunConfig
+from rlobj.training.loop.scores import require_context
 from rlobj.training.parallel import Parallel
 
 
@@ -108,12 +109,12 @@ class InitialPolicy:
         self._begin(policy.model)
         return policy
 
-    def value(self, tokenizer: Any, checkpoint: Path | None) -> Any:
-        """The model of the value to train, on the device, with the weights of a checkpoint if there
-        is one.
+    def value(self, policy: Policy, checkpoint: Path | None) -> Policy:
+        """The policy with the model of the value to train in place of its own, on the device: with
+        the weights of a checkpoint if there is one.
 
         Raises:
-            ConfigError: it cannot be loaded, reads other tokens than the policy, or has no head.
+            ConfigError: it cannot be loaded, cannot read what the policy reads, or has no head.
         """
         name, settings = str(self._config.objective.critic), self._config.critic
         assert settings is not None
@@ -125,8 +126,9 @@ class InitialPolicy:
         elif settings.is_policy:
             model = self.frozen(hollow=self._shards)
         else:
-            model = load_score(name, settings, self._config.model, tokenizer, **of_model)
+            model = load_score(name, settings, self._config.model, policy.tokenizer, **of_model)
         with reported(ConfigError, f"scores.{name}", ConfigError):
+            require_context(self._config, policy.model, model)
             model = value_model(model)
             head = value_head(model)
         if settings.lora is not None:
@@ -136,7 +138,7 @@ class InitialPolicy:
             if folder:
                 read_trained(folder / "adapter", model)
         self._begin(model)
-        return model
+        return replace(policy, model=model)
 
     def _begin(self, model: Any) -> None:
         """Put a model on the device, ready to be trained."""

@@ -6,9 +6,8 @@
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -73,8 +72,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         config = run.config
         for callback in inputs.callbacks:
             callback.opened(run)
-        norm = config.training.max_grad_norm
-        parallel = _open_parallel(config, accelerator, stack, norm)
+        parallel = _open_parallel(config, accelerator, stack, config.training.max_grad_norm)
         opening = partial(_opening, inputs.callbacks, comm)
         with opening("loading the problems"):
             train, test = run.problems
@@ -95,8 +93,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
         objective = config.resolved_objective()
         with opening("loading the model"):
             policy = initial.trained(newest)
-            threads = config.training.threads
-            torch.set_num_threads(usual_threads(policy.model) if threads == "auto" else threads)
+            _use_threads(config, policy.model)
             size = _size(policy.model)
             limit = prompt_limit(config, policy.model.config)
             train = short_enough(train, policy.encode, limit, "training")
@@ -108,12 +105,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
                 scorer = PolicyScorer(policy.model, config.training.packed)
         clock, autocast = Clock(inputs.callbacks, parallel.device), arithmetic(config.model)
         learner = Learner(config, objective, parallel, scorer, scores, autocast, clock)
-        if config.critic is not None:
-            with opening("loading the value"):
-                model = initial.value(policy.tokenizer, newest)
-            own = _open_parallel(config, parallel.accelerator, stack, config.critic.max_grad_norm)
-            value, counts = replace(policy, model=model), learner.forward.counts
-            learner.critic = Critic(config, own, value, autocast, clock, counts)
+        _open_critic(learner, partial(initial.value, policy, newest), stack, opening)
         with opening("opening the sampler"):
             sampler = inputs.passed("sampler") or _sampler(config, policy, parallel, initial)
             if sampler is not inputs.sampler:
@@ -176,6 +168,32 @@ def _open_parallel(
     )
     stack.callback(parallel.close)
     return parallel
+
+
+def _use_threads(config: RunConfig, model: Any) -> None:
+    """Let torch compute with the threads of the configuration."""
+    threads = config.training.threads
+    torch.set_num_threads(usual_threads(model) if threads == "auto" else threads)
+
+
+def _open_critic(
+    learner: Learner, load: Callable[[], Policy], stack: ExitStack, opening: Callable[..., Any]
+) -> None:
+    """Let the learner train the value that the objective reads, if it reads one.
+
+    Args:
+        learner: trains the policy.
+        load: loads the value.
+        stack: closes the strategy, which is that of the policy.
+        opening: `_opening` of the run.
+    """
+    config, accelerator = learner.config, learner.parallel.accelerator
+    if config.critic is not None:
+        with opening("loading the value"):
+            value = load()
+        parallel = _open_parallel(config, accelerator, stack, config.critic.max_grad_norm)
+        counts = learner.forward.counts
+        learner.critic = Critic(config, parallel, value, learner.autocast, learner.clock, counts)
 
 
 def _open_folder(request: RunRequest, comm: ProcessGroup, stack: ExitStack) -> RunFolder:

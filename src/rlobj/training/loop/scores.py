@@ -457,7 +457,7 @@ def open_scores(
                     hollow=hollow,
                 )
             with reported(ConfigError, f"scores.{name}", ConfigError):
-                _require_context(config, policy.model, model)
+                require_context(config, policy.model, model)
                 model = frozen(model, settings, parallel.device)
                 with reading(model):
                     scorer = PolicyScorer(model, config.training.packed)
@@ -481,7 +481,7 @@ def _require_read(name: str, parts: Mapping[str, ScoreConfig], objective: Object
         )
 
 
-def _require_context(config: RunConfig, policy: Any, model: Any) -> None:
+def require_context(config: RunConfig, policy: Any, model: Any) -> None:
     """Check that a model reads sequences as long as the policy's."""
     limit, other = (prompt_limit(config, loaded.config) for loaded in (policy, model))
     if other is not None and (limit is None or other < limit):
