@@ -1,6 +1,5 @@
 """The results of an evaluation, for people and for programs.
 
 results.py   results.json, every number with its standard error and settings; and a table to paste
-             into a README or a paper
 page.py      report.html, one file: problems, samples, responses, without a network
 """
