@@ -315,7 +315,7 @@ def called(tool: str, arguments: dict[str, Any], number: int, workers: int) -> d
     async def many(pool: ToolPool, count: int) -> None:
         name = tool.rpartition(":")[2]
         found = await asyncio.gather(*(pool.call(name, arguments) for _ in range(count)))
-        assert not any(each.error for each in found), found[0]
+        assert not any(use.error for _, use in found), found[0]
 
     async def measured(pool: ToolPool) -> dict[str, float]:
         await many(pool, 4 * workers)
