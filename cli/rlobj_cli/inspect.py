@@ -129,8 +129,7 @@ def _groups(inspection: Inspection, groups: int, width: int) -> Table:
     clauses = [(row["effect"], row["clause"]) for row in inspection.clauses.to_pylist()]
     shown_groups = inspection.groups.slice(0, groups).to_pylist()
     absent = set() if any(effect == "reweighted" for effect, _ in clauses) else {"factor"}
-    absent |= set() if any(row["staleness"] for row in shown_groups) else {"staleness"}
-    absent |= {"value"} if all(row["value"] is None for row in shown_groups) else set()
+    absent |= {n for n in ("staleness", "value") if not any(row[n] for row in shown_groups)}
     digits = {name: places for name, places in NUMBERS.items() if name not in absent}
     titles = [TITLES.get(name, name) for name in digits]
     head = "tokens" if inspection.complete else "recorded"

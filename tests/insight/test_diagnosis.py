@@ -216,7 +216,7 @@ def test_a_value_is_judged_when_it_had_time_to_learn() -> None:
         assert watched(BLIND, first - 1, **settings).findings == {}
         [finding] = watched(BLIND, first, **settings).findings.values()
         assert (finding.name, finding.since) == ("value-trouble", first)
-    assert finding.evidence.startswith("the value critic explains 0.0% of the variance")
+    assert finding.evidence.startswith("the value explains 0.0% of the variance")
     assert "scores.critic.learning_rate=1," in finding.cure
 
 

@@ -197,7 +197,7 @@ def test_what_no_value_or_bootstrap_was_recorded_for_is_refused_with_what_to_typ
     gae = Objective(advantage="gae")
     grpo = update_of(Objective(), table_of(columns={}))
     why = rlobj.replay([grpo], {"gae": gae, "dapo-loss": "dapo-loss"}).refused["gae"]
-    assert "no value 'critic'; use scores.critic.value=true" in str(why)
+    assert "critic_value; use objective.advantage={kind: gae, value: critic}" in str(why)
     plain = Objective(advantage={**GAE, "truncated": "zero"})
     value = {"critic_value": table_of().columns["critic_value"]}
     cut = Objective(advantage=GAE)

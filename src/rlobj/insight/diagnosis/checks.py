@@ -250,8 +250,7 @@ def blind_value(history: History) -> Facts:
     constant = history.mean("reward/std") == 0 or history.mean("reward/accuracy") >= SOLVED
     if critic is None or early or constant or not explained < BLIND:
         return None
-    rate = critic.learning_rate
-    return {"explained": explained, "name": str(history.config.objective.critic), "rate": rate}
+    return {"explained": explained}
 
 
 MANY_TOKENS = 50_000
@@ -411,10 +410,9 @@ CHECKS = (
         "value-trouble",
         ("value/explained_variance",),
         blind_value,
-        "the value {name} explains {explained:.1%} of the variance of its returns: their mean is "
-        "as good",
-        "Use another scores.{name}.learning_rate={rate:.3g}, more scores.{name}.updates or a "
-        "longer scores.{name}.value_warmup; or grpo, which reads no value.",
+        "the value explains {explained:.1%} of the variance of its returns: their mean is as good",
+        "Use another scores.{history.config.objective.critic}.learning_rate="
+        "{history.config.critic.learning_rate:.3g}, more updates or value_warmup; or grpo.",
     ),
     Check("inert-setting", ("reward/mean",), inert, "{inert}", "Change or remove it."),
     Check(

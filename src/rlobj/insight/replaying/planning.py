@@ -187,17 +187,15 @@ def reason(
         reads: the columns that it reads.
         critic: the value that it reads.
     """
-    if critic and f"{critic}_value" not in table.columns:
-        trained = Setting(f"scores.{critic}.value", True), Setting("objective.advantage", "gae")
-        return Message(f"the run has no value '{critic}'; use ", trained[0], " and ", trained[1])
-    if critic and f"{critic}_bootstrap" in {*reads} - table.columns.keys():
-        bootstrap = Setting("objective.advantage.truncated", "bootstrap")
-        return Message(f"the run did not record {critic}_bootstrap; use ", bootstrap)
-    for name, penalty in (("ref", "kl"), ("proxy", "proxy_kl")):
-        column = f"{name}_logprobs"
-        if column in reads and getattr(table, column) is None:
-            penalties = Setting("objective.penalties", f"[{{kind: {penalty}, coefficient: 0}}]")
-            return Message(f"the run did not record {column}; use ", penalties)
+    settings = {
+        "ref_logprobs": ("objective.penalties", "[{kind: kl, coefficient: 0}]"),
+        "proxy_logprobs": ("objective.penalties", "[{kind: proxy_kl, coefficient: 0}]"),
+        f"{critic}_value": ("objective.advantage", f"{{kind: gae, value: {critic}}}"),
+        f"{critic}_bootstrap": ("objective.advantage.truncated", "bootstrap"),
+    }
+    for column, setting in settings.items():
+        if column in reads and table.columns.get(column, getattr(table, column, None)) is None:
+            return Message(f"the run did not record {column}; use ", Setting(*setting))
     for column in reads:
         score = column.removesuffix("_logprob")
         if score != column and column not in table.columns:

@@ -5,7 +5,8 @@ const byId = (id) => document.getElementById(id);
 
 /* An element; a function among the attributes receives the event of its name. */
 function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
+  const space = tag === "svg" || tag === "polyline" ? "2000/svg" : "1999/xhtml";
+  const element = document.createElementNS(`http://www.w3.org/${space}`, tag);
   for (const [name, value] of Object.entries(attributes))
     if (typeof value === "function") element.addEventListener(name, value);
     else element.setAttribute(name, value);

@@ -4,13 +4,6 @@
 
 const [V, RETURN] = ["value", "return"].map((kind) => `${about.critic}_${kind}`);
 
-function vector(tag, attributes, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
 let scale = null; // of all curves: from the lowest to the highest V or return
 
 /* The curve of a response with its return, and the tokens that raise and lower V most. */
@@ -20,7 +13,7 @@ function curve({ start, end }) {
   const [bottom, top] = [Math.min(...scale[0]), Math.max(...scale[1])];
   const y = (value) => (top - value) / (top - bottom || 1);
   const line = (kind, numbers, from = start, to = end) =>
-    vector("polyline", { class: kind, points: Array.from(numbers.subarray(from, to), (value, i) => `${from - start + i},${y(value)}`).join(" ") });
+    make("polyline", { class: kind, points: Array.from(numbers.subarray(from, to), (value, i) => `${from - start + i},${y(value)}`).join(" ") });
   const jumps = { rise: [0, start], fall: [0, start] }; // of V, and the token that makes it
   for (let row = start; row < end - 1; row++) {
     const change = values[row + 1] - values[row];
@@ -31,12 +24,11 @@ function curve({ start, end }) {
   const notes = made.flatMap(([kind, [change, row]]) => [` · largest ${kind} `, piece(row), ` ${number(change)}`]);
   const ends = `V ${number(values[start])} → ${number(values[end - 1])}`;
   const last = end - start - 1;
-  const box = { viewBox: `0 -0.05 ${last || 1} 1.1`, preserveAspectRatio: "none", role: "img", "aria-label": `Curve of ${ends}` };
-  const lines = [...(returns ? [line("goal", returns)] : []), line("value", values)];
-  const plot = vector("svg", box, ...lines, ...made.map(([kind, [, row]]) => line(kind, values, row, row + 2)));
   const rowAt = ({ offsetX }) => start + Math.max(0, Math.min(last, Math.round((offsetX / plot.clientWidth) * last)));
-  plot.addEventListener("pointermove", (event) => showDetails(rowAt(event)));
-  plot.addEventListener("click", (event) => go(placeOf(rowAt(event))));
+  const box = { viewBox: `0 -0.05 ${last || 1} 1.1`, preserveAspectRatio: "none", role: "img", "aria-label": `Curve of ${ends}` };
+  const acts = { pointermove: (event) => showDetails(rowAt(event)), click: (event) => go(placeOf(rowAt(event))) };
+  const lines = [...(returns ? [line("goal", returns)] : []), line("value", values)];
+  const plot = make("svg", { ...box, ...acts }, ...lines, ...made.map(([kind, [, row]]) => line(kind, values, row, row + 2)));
   const ticks = make("span", { class: "scale" }, make("span", {}, number(top)), make("span", {}, number(bottom)));
   return make("div", { class: "curve flow" }, make("div", {}, plot, ticks), make("p", { class: "notes" }, ends, ...notes));
 }
