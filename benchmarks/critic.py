@@ -64,14 +64,14 @@ def answer(work: str, arm: str, steps: int) -> dict[str, Any]:
     preset, group = ARMS[arm]
     watch = WatchValue()
     with tempfile.TemporaryDirectory() as folder:
-        given = prepare(work, 64.0, Path(folder))
-        responses = given.prompts * given.group
+        task = prepare(work, 64.0, Path(folder))
+        responses = task.prompts * task.group
         critic = {"scores.critic.learning_rate": 1e-4} if preset == "ppo" else {}
         rlobj.train(
             preset,
-            model=given.policy,
-            data=given.problems,
-            reward=given.reward,
+            model=task.policy,
+            data=task.problems,
+            reward=task.reward,
             out=Path(folder) / "run",
             settings={
                 "model.dtype": "float32",
@@ -80,11 +80,11 @@ def answer(work: str, arm: str, steps: int) -> dict[str, Any]:
                 "objective.penalties": [],
                 "sampling.prompts_per_step": responses // group,
                 "sampling.group_size": group,
-                "sampling.max_tokens": given.max_tokens,
+                "sampling.max_tokens": task.max_tokens,
                 "training.steps": steps,
                 "training.updates_per_step": 1,
                 "training.passes": 1,
-                "training.learning_rate": given.learning_rate,
+                "training.learning_rate": task.learning_rate,
                 "training.skip_inactive": False,
                 "training.threads": 1,
                 **critic,
@@ -92,12 +92,12 @@ def answer(work: str, arm: str, steps: int) -> dict[str, Any]:
             },
             callbacks=[watch],
         )
-    found = medians(watch.steps[1:])
+    step = medians(watch.steps[1:])
     return {
         "responses": responses,
-        "tokens": median(each["length"] for each in watch.steps[1:]) * responses,
-        "seconds": found["seconds"],
-        "rollout": found["rollout"],
+        "tokens": median(numbers["length"] for numbers in watch.steps[1:]) * responses,
+        "seconds": step["seconds"],
+        "rollout": step["rollout"],
         "mib": peak_mib(),
         "explained": watch.explained,
     }
@@ -109,11 +109,13 @@ def measure(quick: bool, rounds: int) -> Table:
     questions = {
         (work, arm): {"work": work, "arm": arm, "steps": steps} for work in works for arm in ARMS
     }
-    found = asked("benchmarks.critic", questions, rounds)
+    results = asked("benchmarks.critic", questions, rounds)
     rows: list[dict[str, Any]] = []
-    for (work, arm), answers in found.items():
-        base, explained = found[work, "grpo"], answers[-1].pop("explained")
-        numbers = medians([{k: v for k, v in each.items() if v is not None} for each in answers])
+    for (work, arm), answers in results.items():
+        base, explained = results[work, "grpo"], answers[-1].pop("explained")
+        numbers = medians(
+            [{k: v for k, v in result.items() if v is not None} for result in answers]
+        )
         ratios = {"time": ratio(answers, base), "memory": ratio(answers, base, "mib")}
         rows.append(
             {"longest": REAL[work][1], "arm": arm, **numbers, **ratios, "explained": explained}

@@ -20,19 +20,16 @@ from rlobj.base.errors import ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.advantages import Advantage, Weights
-from rlobj.objectives.divisors import DivisorField
 from rlobj.objectives.frame import Frame
-from rlobj.objectives.penalties import RewardKL
-from rlobj.objectives.rules import Level, Number, NumberField, RuleField
+from rlobj.objectives.penalties import LossTerm, RewardKL
+from rlobj.objectives.rules import Level, Number
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.nodes import Constant, Controlled
-from rlobj.objectives.settings import Bounds, OptionalPositive, OptionalShare, Share, expressions
+from rlobj.objectives.rules.nodes import Controlled
+from rlobj.objectives.settings import SHARE, OptionalPositive, OptionalShare, Share, expressions
 from rlobj.objectives.statistics import Comm
 from rlobj.objectives.surrogates import Terms
 from rlobj.objectives.tokens import TokenBatch
 from rlobj.objectives.values import power
-
-_SHARE = Bounds(at_least=0, at_most=1)
 
 
 class Gae(Advantage):
@@ -130,15 +127,15 @@ def value_advantages(
     def estimate(lam: Any, who: str) -> tuple[Tensor, Tensor]:
         """A, and A + V."""
         share = _by_turn(frame, lam, who)
-        own, _ = functional.gae(rewards, values, turns, advantage.gamma, share, following)
+        sums, _ = functional.gae(rewards, values, turns, advantage.gamma, share, following)
         if bool(last.all()):  # no rollout has several turns, on any rank
-            return own, own + values
+            return sums, sums + values
         decay = advantage.gamma * share
-        unit, (first, product), _ = frame.ordered_turns([own[starts], power(decay, turns)])
+        unit, (first, product), _ = frame.ordered_turns([sums[starts], power(decay, turns)])
         later = _later(statistics.scan_to_go(first, product, unit.bincount()), last)[back]
-        left = (starts + turns)[frame.table.turns] - torch.arange(len(own), device=frame.device)
-        own = own + power(decay[frame.table.turns], left) * later[frame.table.turns]
-        return own, own + values
+        left = (starts + turns)[frame.table.turns] - torch.arange(len(sums), device=frame.device)
+        sums = sums + power(decay[frame.table.turns], left) * later[frame.table.turns]
+        return sums, sums + values
 
     advantages, returns = estimate(advantage.lam, "advantage.lam")
     if advantage.lam_value is not None:
@@ -190,12 +187,12 @@ def _by_turn(frame: Frame, lam: Any, who: str) -> Tensor:
     if not isinstance(lam, Number):
         return torch.full(starts.shape, lam, dtype=torch.float64, device=frame.device)
     values = frame.number(lam, who)
-    outside = _SHARE.outside(values)
-    frame.refuse(frame.decided & outside, f"{who} '{lam}' is not {_SHARE}")
+    outside = SHARE.outside(values)
+    frame.refuse(frame.decided & outside, f"{who} '{lam}' is not {SHARE}")
     return values.double().masked_fill(outside | ~frame.decided, 0.0)[starts]
 
 
-class ValueLoss(Primitive):
+class ValueLoss(LossTerm, Primitive):
     """Base class of the losses of a value: loss = ... + Σ_k (1/Z_k) Σ_{where} c_k·P_k.
 
     They have a gradient by NAME_new_value alone, and none by the policy. A class of your own reads
@@ -204,16 +201,6 @@ class ValueLoss(Primitive):
 
     value: str = "critic"
     """the score that is trained"""
-    coefficient: NumberField = Constant(1.0)
-    """c_k, a number or an expression"""
-    where: RuleField | None = None
-    """the tokens it acts on; null = all"""
-    divisor: DivisorField | None = None
-    """Z_k; null = the objective's divisor, over all tokens"""
-
-    def __call__(self, terms: Terms) -> Tensor:
-        """P, [N], to be minimised."""
-        raise NotImplementedError
 
     def clipped(self, terms: Terms) -> Tensor:
         """The tokens in which the value's loss has no gradient because it is clipped, bool [N]."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.primitives import Primitive
-from rlobj.objectives.critic import ClippedSquared, ValueLoss
+from rlobj.objectives.critic import ClippedSquared
 from rlobj.objectives.divisors import Divisor
-from rlobj.objectives.penalties import KL, Penalty, RewardKL
+from rlobj.objectives.penalties import KL, LossTerm, RewardKL
 from rlobj.objectives.rules import Expr, nodes
 from rlobj.objectives.surrogates import Clip, DppoTv, GeometricMean, SoftGate, Surrogate
 
@@ -108,7 +108,7 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[
     product = " · ".join([*(name for name, present in factors.items() if present), "S(r, A)"])
     lines = [f"loss = − (1/Z) Σ {product}"]
     for symbol, term in terms:
-        if isinstance(term, Penalty | ValueLoss):
+        if isinstance(term, LossTerm):
             number = symbol.removeprefix("P_")
             lines.append(f"       + (1/Z_{number}) Σ ({term.coefficient})·{symbol}")
     for symbol, term in terms:

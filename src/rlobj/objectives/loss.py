@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from rlobj.base.errors import BatchError
+from rlobj.base.primitives import Primitive
 from rlobj.objectives import functional
-from rlobj.objectives.critic import ValueLoss
-from rlobj.objectives.penalties import Penalty
 from rlobj.objectives.plan import Plan
 from rlobj.objectives.surrogates import Surrogate, Terms
 from rlobj.objectives.tokens import TokenBatch
@@ -56,7 +55,7 @@ class LossOutput:
     extremes: dict[str, Tensor] = field(default_factory=dict)
 
 
-def weighted_sum(weights: Tensor, values: Tensor, term: Surrogate | Penalty | ValueLoss) -> Tensor:
+def weighted_sum(weights: Tensor, values: Tensor, term: Primitive) -> Tensor:
     """Σ weights·values of a term; a value with weight 0 is ignored, also if it is not finite.
 
     Raises:

@@ -158,7 +158,7 @@ class Objective(Model):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
         if self.critic in self.scores:
             yield f"scores: '{self.critic}' is the advantage's value; use {{value: true, ...}}"
-        values = [] if self.critic in (None, *self.scores) else [self.critic]
+        values = {*value_names(vars(self))} - {*self.scores}
         yield from needs.score_name_mistakes([*self.scores, *values], [*self.columns])
         yield from needs.against_mistakes(self.scores, self.terms, self.reward_kl.against)
         if len({p.proxy for p in self.penalties if isinstance(p, ProxyKL)}) > 1:
@@ -224,8 +224,8 @@ class Objective(Model):
     @property
     def _scope(self) -> rules.Scope:
         """The names that expressions may read besides those of every table."""
-        values = [] if self.critic is None else [self.critic]
-        return replace(rules.Scope.of(self.columns, self.scores, values), named=self.let)
+        scope = rules.Scope.of(self.columns, self.scores, value_names(vars(self)))
+        return replace(scope, named=self.let)
 
     @property
     def phases(self) -> "tuple[Objective, ...]":

@@ -25,12 +25,8 @@ from rlobj.objectives.surrogates import Terms
 _ESTIMATORS = {"k1": functional.k1, "abs": functional.abs_log_ratio, "k2": functional.k2}
 
 
-class Penalty(Primitive):
-    """Base class of penalties, P_k."""
-
-    skippable: ClassVar[bool] = True
-    """P of a token depends only on the token's own response. Then a response with c_k = 0 on all
-    its tokens can be left out of an update. A class of your own does not inherit this claim."""
+class LossTerm(Model):
+    """What penalties and the losses of values have in common: P_k with its tokens and divisor."""
 
     coefficient: NumberField = Constant(1.0)
     """c_k, a number or an expression such as a controller's name"""
@@ -44,8 +40,16 @@ class Penalty(Primitive):
         raise NotImplementedError
 
     def needs(self) -> tuple[str, ...]:
-        """TokenBatch columns that the penalty reads, besides `logprobs`."""
+        """TokenBatch columns that it reads, besides `logprobs`."""
         return ()
+
+
+class Penalty(LossTerm, Primitive):
+    """Base class of penalties, P_k."""
+
+    skippable: ClassVar[bool] = True
+    """P of a token depends only on the token's own response. Then a response with c_k = 0 on all
+    its tokens can be left out of an update. A class of your own does not inherit this claim."""
 
     @property
     def name(self) -> str:

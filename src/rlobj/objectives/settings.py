@@ -84,7 +84,8 @@ class Bounds:
 AnyNumber = Annotated[Any, Bounds()]
 NonNegative = Annotated[Any, Bounds(at_least=0)]
 Positive = Annotated[Any, Bounds(above=0)]
-Share = Annotated[Any, Bounds(at_least=0, at_most=1)]
+SHARE = Bounds(at_least=0, at_most=1)
+Share = Annotated[Any, SHARE]
 OptionalShare = Annotated[Any, Bounds(at_least=0, at_most=1, optional=True)]
 OptionalPositive = Annotated[Any, Bounds(above=0, optional=True)]
 OptionalAboveOne = Annotated[Any, Bounds(above=1, optional=True)]

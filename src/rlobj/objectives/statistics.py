@@ -367,12 +367,12 @@ def scan(
     blocks = int(first.sum())
     cell = place * blocks + block
     total = torch.zeros(size * blocks, dtype=torch.float64, device=values.device)
-    factor = (
-        torch.zeros_like(total) if isinstance(decay, Tensor) else total.new_full((size,), decay)
-    )
-    if isinstance(decay, Tensor):
-        factor[cell] = decay.double().expand(len(cell))
     total[cell] = values.double()
+    if isinstance(decay, Tensor):
+        factor = torch.zeros_like(total)
+        factor[cell] = decay.double().expand(len(cell))
+    else:
+        factor = total.new_full((size,), decay)
     total, factor = total.view(size, blocks), factor.view(size, -1)
     for row in range(1, size):
         total[row] += factor[row] * total[row - 1]

@@ -160,8 +160,8 @@ def _values(phase: Objective, table: TokenBatch, plan: Plan, index: int) -> dict
     phase.loss(table, plan, place)  # which reports an error of a term
     terms = terms_of(table, plan.of(table, place))
     parts = {str(term): bind(term, terms.values)(terms) for term in phase.terms.values()}
-    given = (*plan.penalties[place], *plan.value_shares[place])
-    shares = {f"c/Z of {k}": share for k, share in enumerate(given, 1)}
+    of_terms = (*plan.penalties[place], *plan.value_shares[place])
+    shares = {f"c/Z of {k}": share for k, share in enumerate(of_terms, 1)}
     return {"m·ω/Z": plan.weights[place], "A": plan.advantages[place], **shares, **parts}
 
 

@@ -64,8 +64,8 @@ class ObservedUpdate:
     @property
     def value(self) -> torch.Tensor:
         """V of the context before each token, NaN if the objective reads no value, [N]."""
-        known = self.table.columns.get(f"{self.objective.critic}_value")
-        return torch.full_like(self.logprobs, torch.nan) if known is None else known
+        value = self.table.columns.get(f"{self.objective.critic}_value")
+        return torch.full_like(self.logprobs, torch.nan) if value is None else value
 
     @cached_property
     def gradient_norm(self) -> torch.Tensor:

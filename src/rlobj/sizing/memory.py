@@ -115,7 +115,7 @@ def estimate(
         of_value, more = _training(config, passed, lora, strategy, ranks, card)
         always, others = (sum(map(min, uses.values())) for uses in (of_value, parts))
         pairs = zip(Memory(of_value, card).needed, Memory(parts, card).needed, strict=True)
-        update = Use(*(max(0.0, its - always - (own - others)) for its, own in pairs))
+        update = Use(*(max(0.0, value - always - (policy - others)) for value, policy in pairs))
         parts |= {f"value {config.objective.critic}": Use.always(always), UPDATE: update}
         moved, copied = moved + more, max(copied, _copied(value, lora, ranks))
     trained = _trained(size, config.model.lora)

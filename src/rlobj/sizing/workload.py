@@ -109,9 +109,9 @@ def work(config: RunConfig, size: Size, memory: Memory, cards: Cards | None) -> 
     }
     if (critic := config.critic) is not None:
         value = value_size(config, size)
-        each = _operations(value, length) - 2 * value.matrix  # the embedding computes nothing
+        operations = _operations(value, length) - 2 * value.matrix  # but for the embedding
         passes = 1 + _passes(config, critic.lora) * critic.updates * updates
-        seconds["value"] = computed * each * passes / speed
+        seconds["value"] = computed * operations * passes / speed
     if drawn := evaluated(config):
         once = _generation(config, size, memory, cards, drawn, mean)
         seconds["evaluation"] = once / config.evaluation.every

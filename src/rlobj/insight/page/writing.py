@@ -56,8 +56,8 @@ def write_inspection_page(
     body["notes"] = escape(" ".join(visible(note, 500) for note in _notes(page)))
     described = {name: {"meaning": meaning} for name, (meaning, *_) in RULE_COLUMNS.items()}
     described |= {k: {"unit": c.unit, "meaning": c.meaning} for k, c in COLUMNS.items()}
-    critic = page.objective and page.objective.critic
-    described[f"{critic}_value"] = described.pop("value")
+    if critic := page.objective and page.objective.critic:
+        described[f"{critic}_value"] = described.pop("value")
     about = {
         "touched": page.touched,
         "critic": critic,

@@ -64,14 +64,14 @@ class Critic:
         assert config.critic is not None
         self.name, self.settings = str(config.objective.critic), config.critic
         self.parallel, self.policy, self.clock = parallel, policy, clock
-        own = {name: getattr(self.settings, name) for name in _OWN} | {"warmup_ratio": None}
-        self._training = config.training.model_copy(update=own)
+        changes = {name: getattr(self.settings, name) for name in _OWN} | {"warmup_ratio": None}
+        self._training = config.training.model_copy(update=changes)
         self._bootstraps = config.bootstraps
         one_update = config.training.updates * len(config.objective.phases) == 1
         self._keeps = one_update and bool(config.objective.values)
         self._beside = bool(scored_columns(config.objective, config.training))
-        told = reported(ConfigError, f"scores.{self.name}.model", ConfigError)
-        with reading(policy.model), told:
+        mistakes = reported(ConfigError, f"scores.{self.name}.model", ConfigError)
+        with reading(policy.model), mistakes:
             scorer = ValueScorer(policy.model, config.training.packed, self.settings.range)
         self.forward = ForwardPasses(config, parallel, scorer, autocast, self._keeps)
         self.forward.counts = counts
@@ -96,10 +96,10 @@ class Critic:
             values = self.forward.columns(self.scorer, sequences, cut=passes)["values"]
         added = torch.tensor(cut, dtype=torch.bool, device=values.device)
         ends = (table.lengths + added).cumsum(0)[added] - 1
-        own = torch.ones_like(values, dtype=torch.bool).index_fill(0, ends, False)
-        self._kept = values[own] if keep else None
+        written = torch.ones_like(values, dtype=torch.bool).index_fill(0, ends, False)
+        self._kept = values[written] if keep else None
         values = values.detach()
-        columns = {f"{self.name}_value": values[own]}
+        columns = {f"{self.name}_value": values[written]}
         if self._bootstraps:
             bootstrap = values.new_zeros(len(cut)).masked_scatter(added, values[ends])
             columns[f"{self.name}_bootstrap"] = bootstrap[:, None]
@@ -129,8 +129,9 @@ class Critic:
                 output = phase.value_loss(table, plan.part(batch.table.rows(part)), check=False)
                 with self.clock.inside("backward"):
                     self.parallel.backward(output.loss, last=last)
-                own = [*(output.metrics[name] for name in _SUMMED), output.weights.count_nonzero()]
-                sums += torch.stack([number.double().cpu() for number in own])
+                numbers = [output.metrics[name] for name in _SUMMED]
+                numbers.append(output.weights.count_nonzero())
+                sums += torch.stack([number.double().cpu() for number in numbers])
         loss, clipped, tokens = self.parallel.comm.sum(sums).tolist()
         with self.clock.inside("optimizer"):
             norm = self.parallel.step(apply=math.isfinite(loss) and tokens > 0)

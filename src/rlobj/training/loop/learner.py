@@ -500,8 +500,8 @@ class Learner:
         """
         gap = checked = sampler_gap(logprobs, sampler, self.comm)
         if any_rank(not bool(fresh.all()), self.comm):
-            known = self.comm.sum((fresh & ~sampler.isnan()).sum().cpu())
-            if known < _FEW:
+            tokens = self.comm.sum((fresh & ~sampler.isnan()).sum().cpu())
+            if tokens < _FEW:
                 return gap
             checked = sampler_gap(logprobs[fresh], sampler[fresh], self.comm)
         first, measured = self.state.get("sampler_gap"), checked["sampler/logprob_gap"]

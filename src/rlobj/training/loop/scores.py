@@ -561,6 +561,6 @@ def _hinted(name: str, score: Any, problem: Problem) -> list[str]:
     columns = {**({"source": problem.source} if problem.source else {}), **problem.extra}
     if (key := str(columns.get(score.by))) in score.models:
         return [f"{name}.models.{key}"]
-    found = f"{key!r} in the column '{score.by}'" if score.by in columns else f"no '{score.by}'"
+    value = f"{key!r} in the column '{score.by}'" if score.by in columns else f"no '{score.by}'"
     models = f"scores.{name}.models has {', '.join(score.models)}"
-    raise ConfigError(f"scores.{name}.by: problem {problem.id} has {found}, and {models}")
+    raise ConfigError(f"scores.{name}.by: problem {problem.id} has {value}, and {models}")

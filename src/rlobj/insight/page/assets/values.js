@@ -9,7 +9,7 @@ let scale = null; // of all curves: from the lowest to the highest V or return
 /* The curve of a response with its return, and the tokens that raise and lower V most. */
 function curve({ start, end }) {
   const [values, returns] = [V, RETURN].filter(store.has).map(column);
-  scale ??= [0.001, 0.999].map((share) => [values, returns ?? values].map((each) => quantile(each, share)));
+  scale ??= [0.001, 0.999].map((share) => [values, returns ?? values].map((numbers) => quantile(numbers, share)));
   const [bottom, top] = [Math.min(...scale[0]), Math.max(...scale[1])];
   const y = (value) => (top - value) / (top - bottom || 1);
   const line = (kind, numbers, from = start, to = end) =>
