@@ -102,7 +102,7 @@ def test_comparison_markdown_shows_differences() -> None:
     lines = shown.to_markdown().splitlines()
     assert lines[:3:2] == ["A: new\\|er", "B: old"]
     assert lines[4] == "| benchmark | problems | A | B | A − B | 95% interval | p |"
-    assert lines[6] == "| set | 3 | 58.3 | 75.0 | −16.7 | −100.0 to +100.0 | 1.000 |"
+    assert lines[6] == "| set | 3 | 58.3 | 75.0 | −16.7 | −100.0 to +33.3 | 1.000 |"
     assert "set: 1 problems that only one side answered are left out." in lines
     assert "Problems with different shares (2 of 2):" in lines
     assert lines[-2:] == [

@@ -101,8 +101,9 @@ def test_a_run_is_inspected_replayed_diagnosed_and_reported(whole: Path) -> None
     assert replayed.reproduced == replayed.population == sum(line["tokens/step"] for line in lines)
     [diagnosis] = rlobj.diagnose(run).runs
     assert diagnosis.steps == 12
-    # there are neither log-probs of a sampler nor an accuracy
-    assert diagnosis.unchecked == ("truncation", "sampler-drift", "teacher-trouble")
+    # there are neither log-probs of a sampler, nor an accuracy, nor a value
+    unchecked = ("truncation", "sampler-drift", "teacher-trouble", "value-trouble")
+    assert diagnosis.unchecked == unchecked
     assert "Gradient norm" in rlobj.report(run, whole / "report.html").read_text()
 
 

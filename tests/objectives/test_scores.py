@@ -137,8 +137,9 @@ def test_a_shape_that_reads_a_score_keeps_groups_of_equal_rewards(shape):
     assert not Objective(scores=["teacher"], shape="advantage * prob").scores_alone
 
 
-def test_only_a_score_or_turns_give_a_group_of_equal_rewards_its_signal():
+def test_only_a_score_a_value_or_turns_give_a_group_of_equal_rewards_its_signal():
     """Presets that shape advantages in other ways keep dynamic sampling as it is."""
     found = {name for name in preset_names() if load_preset(name).objective.scores_alone}
     distilled = {"opd", "opdvr", "exopd", "iw-opd", "tropd", "opsd", "sdar", "rlsd", "gkd"}
-    assert found == {*distilled, "gigpo"}
+    with_values = {"ppo", "vapo", "bpco", "sao"}
+    assert found == {*distilled, *with_values, "gigpo"}

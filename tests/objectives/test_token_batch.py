@@ -188,6 +188,7 @@ def test_an_update_with_no_decided_response_is_empty(name: str) -> None:
     needed = {*objective.needs.plan, *objective.needs.loss, "old_entropy"}
     own = {*objective.columns, *(f"{score}_logprob" for score in objective.scores)}
     own |= objective.divergences.keys()
+    own |= {column for column in needed if column.startswith(f"{objective.critic}_")}
     empty = dict.fromkeys(needed - {"rewards", "logprobs", "turn", *own}, [NAN] * 3)
     table = leaf(tokens([2, 1], [NAN] * 3, rewards=[NAN, NAN], ids=[0, 1]))
     table = table.replace(**empty, columns={key: torch.full((3,), NAN) for key in own})

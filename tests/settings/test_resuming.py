@@ -23,12 +23,13 @@ from rlobj.settings.run_config import RunConfig, settings_of
 
 def test_every_resumable_setting_exists() -> None:
     for name in (*RESUMABLE_SETTINGS, *RECORDED_SETTINGS):
-        scores = {"teacher": {"server": "http://127.0.0.1:8000"}}
+        scores = {"teacher": {"server": "http://127.0.0.1:8000"}, "critic": {"value": True}}
         one, two = {"kind": "custom", "target": "m:f"}, {"kind": "reward_model", "model": "m"}
         value: Any = settings_of(RunConfig(scores=scores, model={"lora": {}}))  # type: ignore[arg-type]
         of = [settings_of(RunConfig(rewards=each))["rewards"] for each in (one, two)]  # type: ignore[arg-type]
-        value = {**value, "rewards": of[0] | of[1]}
-        for part in name.replace("*", "teacher").split("."):
+        any_score = {key: one for score in value["scores"].values() for key, one in score.items()}
+        value = {**value, "rewards": of[0] | of[1], "scores": {"*": any_score}}
+        for part in name.split("."):
             value = value[part]
 
 
