@@ -47,6 +47,8 @@ WITH_VLLM = {ALSO: "vllm.entrypoints.llm vllm.v1.engine.llm_engine vllm.v1.worke
 """A variable of processes that are forked from one that has imported these as well."""
 ON_CPUS = {"CUDA_VISIBLE_DEVICES": ""}
 """A variable of processes that compute on CPUs, also where there is a GPU."""
+TEST_MODULES = {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).resolve().parents[:2]))}
+"""A variable of processes that import what tests import: pytest's `pythonpath`."""
 Words = Sequence[str | Path]
 
 

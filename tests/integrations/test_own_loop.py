@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked import run_ranks
+from forked import TEST_MODULES, run_ranks
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [code] = re.findall(r"^```python\n(# own_loop\.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (folder / "own_loop.py").write_text(code, encoding="utf-8")
     for ranks in (1, 2):
-        run_ranks([__file__, folder], ranks, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
+        run_ranks([__file__, folder], ranks, timeout=300, **TEST_MODULES)
     return folder
 
 

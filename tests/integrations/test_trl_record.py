@@ -233,7 +233,7 @@ def test_two_processes_record_what_one_does(tmp_path: Path) -> None:
     train(tmp_path / "one", ENTROPY, gradient_accumulation_steps=8, **split)
     settings = {"gradient_accumulation_steps": 4, **split}
     words = [__file__, tmp_path / "two", json.dumps(settings)]
-    forked.run_ranks(words, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
+    forked.run_ranks(words, timeout=300, **forked.TEST_MODULES)
     one, two = (read_records(tmp_path / name / "_rlobj").sort_by(PLACE) for name in ("one", "two"))
     same = ["step", "update", "response", "group", "position", "token", "effect", "clause"]
     assert len(one) > 100

@@ -112,7 +112,7 @@ def test_the_rows_of_a_rollout_may_be_on_two_processes(tmp_path: Path) -> None:
     """A process has six completions of twelve, and a group four."""
     train(tmp_path / "one", 6)
     words = [__file__, tmp_path / "two"]
-    forked.run_ranks(words, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
+    forked.run_ranks(words, timeout=300, **forked.TEST_MODULES)
     names = ("ids", "rollouts", "groups", "rewards", "turn", "turn_reward", "advantages")
     for one, two in zip(
         *(read_tables(tmp_path / x / "_rlobj") for x in ("one", "two")), strict=True

@@ -135,7 +135,7 @@ def on_processes(folder: Path) -> None:
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     """Also: a loss that is not finite on one process stops both before the optimizer's step."""
     on_processes(tmp_path)
-    forked.run_ranks(["-c", RUN, tmp_path], timeout=600, PYTHONPATH=str(Path(__file__).parents[1]))
+    forked.run_ranks(["-c", RUN, tmp_path], timeout=600, **forked.TEST_MODULES)
     whole, first, last = (
         torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1")
     )

@@ -270,7 +270,7 @@ SHARED = {"objective": BY_TURN, "reward_funcs": decided, "max_tool_calling_itera
 def test_two_processes_count_and_compare_all_conversations(tmp_path: Path) -> None:
     trainer(ObjectiveTrainer, tmp_path / "one", **SHARED).train()
     words = [__file__, tmp_path / "two"]
-    forked.run_ranks(words, timeout=300, PYTHONPATH=str(Path(__file__).parents[1]))
+    forked.run_ranks(words, timeout=300, **forked.TEST_MODULES)
     [one], [two] = (metrics(tmp_path / name / "_rlobj") for name in ("one", "two"))
     counted = [name for name in one if name.startswith(("turns/", "tools/", "response/"))]
     assert len(counted) >= 7

@@ -22,8 +22,6 @@ from rlobj import ConfigError
 from rlobj.integrations.trl import ObjectiveTrainer
 from rlobj.integrations.trl.rollout import PASSED
 
-TESTS = Path(__file__).parents[1]
-
 
 def gradient(folder: Path, objective: str, size: int) -> torch.Tensor:
     """The gradients of two updates of 16 responses, in micro-batches of this size."""
@@ -77,7 +75,8 @@ def test_the_oldest_version_of_trl(tmp_path: Path, pytestconfig: pytest.Config) 
     folder = pytestconfig.cache.mkdir(f"trl-{version}")
     if not (folder / "trl").exists():
         install(version, folder)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(TESTS)])}
+    modules = forked.TEST_MODULES["PYTHONPATH"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), modules])}
     done = forked.run([__file__, str(tmp_path)], env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

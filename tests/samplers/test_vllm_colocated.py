@@ -15,7 +15,7 @@ import numpy
 import pytest
 import torch
 from benchmarks.embedded_policy import build_tokenizer
-from forked import WITH_VLLM, run_ranks
+from forked import TEST_MODULES, WITH_VLLM, run_ranks
 from vllm_tools import (
     NEEDS_VLLM,
     TOLERANCE,
@@ -354,13 +354,12 @@ def test_an_unknown_vllm_argument_is_a_config_error(engines):
 
 RANK = """
 import sys, torch, torch.distributed as dist
-sys.path.insert(0, sys.argv[1])
 from vllm_tools import *
 from rlobj.samplers.vllm import *
 from transformers import AutoModelForCausalLM
 dist.init_process_group("gloo")
-model, tokenizer = AutoModelForCausalLM.from_pretrained(sys.argv[2]), build_tokenizer()
-sampler = VllmSampler(sys.argv[2], tokenizer, eos=[2], dtype=torch.float32,
+model, tokenizer = AutoModelForCausalLM.from_pretrained(sys.argv[1]), build_tokenizer()
+sampler = VllmSampler(sys.argv[1], tokenizer, eos=[2], dtype=torch.float32,
                       settings=VllmSettings(kv_cache_bytes=64 << 20))
 jitter(model, seed=1)
 push(sampler, model, 1)
@@ -373,8 +372,8 @@ assert off < TOLERANCE
 
 
 @pytest.mark.slow
-def test_every_rank_has_its_own_engine(engines):
-    assert (engines.folder / "tied").is_dir()
-    script = engines.folder / "rank.py"
+def test_every_rank_has_its_own_engine(tmp_path):
+    save_policy(tmp_path / "policy", tied=True)
+    script = tmp_path / "rank.py"
     script.write_text(RANK, encoding="utf-8")
-    run_ranks([script, Path(__file__).parents[1], engines.folder / "tied"], **WITH_VLLM)
+    run_ranks([script, tmp_path / "policy"], **TEST_MODULES, **WITH_VLLM)

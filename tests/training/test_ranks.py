@@ -10,6 +10,7 @@ from pathlib import Path
 import forked
 import pyarrow.parquet as parquet
 import pytest
+from forked import TEST_MODULES
 from runs import (
     distance,
     finish,
@@ -187,8 +188,8 @@ def test_an_error_on_one_rank_stops_all_with_its_traceback(policy, tmp_path):
     }
     file.write_text(json.dumps(settings))
     words = ["train", "--config", file, "--out", run, "--processes", "2"]
-    here = Path(__file__).parent
-    process = program(words, log, PYTHONPATH=f"{here}:{here.parent}")
+    modules = [str(Path(__file__).parent), TEST_MODULES["PYTHONPATH"]]
+    process = program(words, log, PYTHONPATH=os.pathsep.join(modules))
     text = finish(process, log, code=1)
     assert "ZeroDivisionError: a mistake of mine" in text
     assert "test_ranks.py" in text
