@@ -9,7 +9,17 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 from forked import wait_until
-from runs import finish, metrics, program, ranks, same, steps, wait_for_step, weights, write_config
+from runs import (
+    distance,
+    finish,
+    metrics,
+    program,
+    ranks,
+    steps,
+    wait_for_step,
+    weights,
+    write_config,
+)
 from served import ONE_PROCESS, Served, gone
 from tiny import save_tiny_policy, tiny_config
 from vllm_tools import NEEDS_VLLM
@@ -87,7 +97,8 @@ def test_a_run_waits_for_its_server_and_ends_with_the_same_weights(policy, serve
     servers[0] = start(policy, server.log.parent, port=server.port)
     assert "Waiting for it" in finish(process, log, seconds=500)
     assert [line["step"] for line in metrics(tmp_path / "2")] == list(range(1, 13))
-    assert same(weights(tmp_path / "1"), weights(tmp_path / "2"))
+    # A server batches requests as they arrive, and a sum over another batch rounds differently.
+    assert distance(weights(tmp_path / "1"), weights(tmp_path / "2")) < 1e-5
 
 
 def test_a_run_needs_the_key_and_survives_the_death_of_its_server(policy, servers, tmp_path):
