@@ -313,7 +313,7 @@ def test_full_tables_are_read_from_a_file_and_damaged_ones_are_refused(policy, t
         {key: value for key, value in table.schema.metadata.items() if key != b"rlobj.digest"}
     )
     for broken in (None, {**table.schema.metadata, b"rlobj.updates": b"[1"}):
-        metadata = {b"rlobj.schema_version": b"2"} if broken is None else broken
+        metadata = {b"rlobj.schema_version": b"3"} if broken is None else broken
         parquet.write_table(table.replace_schema_metadata(metadata), renamed)
         with pytest.raises(ConfigError, match="is no full table, or it is damaged"):
             rlobj.replay(renamed)

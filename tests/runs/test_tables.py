@@ -15,7 +15,6 @@ from test_recorder import observed_of, recorded
 from tiny import tiny_config
 
 from rlobj import ConfigError, Objective, TokenBatch
-from rlobj.base.arrow import write_parquet
 from rlobj.insight.opening import observed_again
 from rlobj.objectives.tokens import PER_TOKEN
 from rlobj.runs.observed import POLICY, ObservedUpdate
@@ -182,17 +181,6 @@ def test_tables_and_records_keep_the_version_of_each_token(tmp_path, version):
     assert {row["staleness"] for row in rows} > {4, 5}
     for row in rows:
         assert row["staleness"] == staleness[starts[row["response"]] + row["position"]]
-
-
-def test_tables_with_one_staleness_for_each_response_are_read(tmp_path):
-    observed = observed_of("stapo")
-    write_tables(tmp_path, 1, [(1, observed)], (0, 1), {})
-    [file] = (tmp_path / "tables").iterdir()
-    written, table = parquet.read_table(file), observed.table
-    ages = torch.arange(len(table.lengths)) % 4
-    write_parquet(file, written.append_column("staleness", [ages.numpy()]))
-    [update] = read_tables(tmp_path)
-    assert update.table.staleness.tolist() == table.spread(ages).tolist()
 
 
 def test_numbers_of_tokens_are_read_as_such_if_there_are_as_many_responses(tmp_path):

@@ -8,7 +8,7 @@ import pyarrow
 from rlobj.base.errors import ConfigError
 from rlobj.base.yaml import packaged_table
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of records/ and tables/; readers refuse files of another version."""
 VERSION_KEY = "rlobj.schema_version"
 """The key of the version in the metadata of each file."""

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 import pyarrow
 
-from rlobj.base.arrow import DAMAGED, pc, read_parquet, read_schema
+from rlobj.base.arrow import DAMAGED, read_parquet, read_schema
 from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.files import parse_json
 from rlobj.base.paths import step_of, there
 from rlobj.runs.columns import COLUMNS, SCHEMA, SCHEMA_VERSION, VERSION_KEY
 from rlobj.runs.layout import table_files
 
-LATER = {"rollout", "began", "staleness", "value"}
-"""Columns that older records of this version lack."""
 UPDATES_KEY = "rlobj.record"
 """The key of the counts of a step's updates in the metadata of a file of the record."""
 
@@ -96,19 +94,12 @@ class Record:
             if name not in COLUMNS:
                 raise ConfigError(f"records have no column '{name}'.{nearest(name, COLUMNS)}")
         chosen = None if steps is None else {*steps}
-        read = [*dict.fromkeys([*names, "response"])]
-        parts = [pyarrow.schema([SCHEMA.field(name) for name in read]).empty_table()]
+        parts = [pyarrow.schema([SCHEMA.field(name) for name in names]).empty_table()]
         with sound(self.run):
-            for file, schema in self._schemas.items():
+            for file in self._schemas:
                 if chosen is None or step_of(file) in chosen:
-                    present = [name for name in read if name not in LATER - {*schema.names}]
-                    parts.append(read_parquet(file, columns=present, filters=where))
-            parts = [part.replace_schema_metadata(None) for part in parts]
-            rows = pyarrow.concat_tables(parts, promote_options="default")
-            if "rollout" in names:  # in an older record, each response is a rollout
-                known = pc.coalesce(rows["rollout"], rows["response"])
-                rows = rows.set_column(read.index("rollout"), "rollout", known)
-        return rows.select(names)
+                    parts.append(read_parquet(file, columns=names, filters=where))
+            return pyarrow.concat_tables(part.replace_schema_metadata(None) for part in parts)
 
 
 def read_records(

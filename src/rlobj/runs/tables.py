@@ -236,14 +236,11 @@ def _token_batch(rows: Any, described: Mapping[str, Any]) -> TokenBatch:
         rewards=rewards if rewards is None or not names else rewards.reshape(len(rows), -1),
         reward_names=names,
         reward_weights=described["reward_weights"],
-        version=described.get("version"),
+        version=described["version"],
         columns={name[len(_OWN) :]: _own(rows[name]) for name in present if name.startswith(_OWN)},
         **columns,
     )
-    spread = {name: _own(rows[name]) for name in SPREAD if name in present}
-    for name, values in spread.items():  # older tables have one staleness for each response
-        spread[name] = values if values.dim() == 1 else table.spread(values[:, 0])
-    return table.credited(**spread)
+    return table.credited(**{name: _flat(rows[name]) for name in SPREAD if name in present})
 
 
 def _own(values: Any) -> torch.Tensor:
