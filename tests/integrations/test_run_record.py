@@ -139,7 +139,7 @@ def test_gradients_are_unknown_without_the_collision_of_the_policy(tmp_path: Pat
     [line] = metrics(tmp_path / "run")
     assert not [name for name in line if name.startswith("gradient/")]
     assert "entropy/predicted_change" not in line
-    assert {"entropy/q50", "prob/decade_0", "tokens/dropped"} <= line.keys()
+    assert {"entropy/q50", "tokens/dropped"} <= line.keys()
     rows = read_records(tmp_path / "run")
     assert rows["gradient_norm"].null_count == len(rows) > 0
     [note] = rlobj.replay(tmp_path / "run").notes

@@ -197,7 +197,7 @@ def test_a_step_has_the_same_gradients_and_metrics_without_them(parallel, preset
         scale = max(float(other.abs().max()), 1.0)
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12 * scale)
     for known, one, other in zip(few.known, few.metrics, whole.metrics, strict=True):
-        of_scored = {name for name in other if name.startswith(("entropy/q", "prob/decade_"))}
+        of_scored = {name for name in other if name.startswith("entropy/q")}
         of_scored |= {*OF_TRAINED, "tokens/unscored"}
         for name in other.keys() - (set() if known else of_scored):
             assert one[name] == pytest.approx(other[name], rel=1e-12, abs=1e-14), name
@@ -220,7 +220,6 @@ def test_where_no_token_went_through_nothing_is_said_of_the_policy(parallel, mon
     of_tokens = {
         name for name in silent if name.startswith(("advantage/", "entropy/", "gradient/"))
     }
-    of_tokens |= {name for name in silent if name.startswith("prob/decade_")}
     assert silent - of_tokens == OF_TRAINED
 
 

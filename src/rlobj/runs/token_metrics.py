@@ -17,9 +17,7 @@ from rlobj.objectives.statistics import Comm
 from rlobj.runs.observed import POLICY, ObservedUpdate
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-TOPS = (0.0001, 0.001, 0.01)
 QUADRANTS = ("positive_likely", "positive_surprising", "negative_likely", "negative_surprising")
-DECADES = 6
 
 
 @torch.no_grad()
@@ -31,30 +29,17 @@ def token_metrics(observed: ObservedUpdate, comm: Comm) -> dict[str, float]:
         comm: the process group.
     """
     mine = _Tokens.of(observed)
-    tokens, scored, weighed, *others = comm.sum(mine.counts).tolist()
-    (above, below, judged, wrong, dropped, caught), others = others[:6], others[6:]
-    effects: dict[str, int] = dict(zip(EFFECTS, others, strict=False))
-    decades = others[len(EFFECTS) :]
-    tops = [math.ceil(share * weighed) for share in TOPS]
-    levels = [math.ceil(q * scored) for q in QUANTILES]
-    ordered = _order_statistics(
-        [(mine.norms, [weighed - k + 1 for k in tops]), (mine.entropy, levels)], comm
-    )
-    cuts, quantiles = ordered[: len(tops)], ordered[len(tops) :]
+    counts = comm.sum(mine.counts).tolist()
+    tokens, scored, above, below, judged, wrong, dropped, caught, *fired = counts
+    effects: dict[str, int] = dict(zip(EFFECTS, fired, strict=True))
+    quantiles = _smallest(mine.entropy, [math.ceil(q * scored) for q in QUANTILES], comm)
     signs, sixes = 4 + (mine.advantages < 0).long(), torch.full_like(mine.quadrants, 6)
     summed = [(mine.norms, mine.quadrants), (mine.advantages, signs), (mine.entropy_change, sixes)]
-    for unit, cut in enumerate(cuts, 7):
-        excess = mine.norms[mine.norms > cut].double() - cut
-        summed.append((excess, torch.full_like(excess, unit, dtype=torch.int64)))
     values, units = (torch.cat(parts) for parts in zip(*summed, strict=True))
-    sums = statistics.exact_sum_by(values, units, 10, comm).tolist()
-    carried, (up, down, predicted), over = sums[:4], sums[4:7], sums[7:]
-    shares: dict[str, float] = dict(zip(QUADRANTS, carried, strict=True))
-    for share, k, cut, rest in zip(TOPS, tops, cuts, over, strict=True):
-        shares[f"top_{100 * share:g}pct"] = rest + k * cut  # Σ of the k largest
+    *carried, up, down, predicted = statistics.exact_sum_by(values, units, 7, comm).tolist()
+    shares = zip(QUADRANTS, carried, strict=True)
     fractions = {
-        **{f"gradient/{name}": (share, sum(carried)) for name, share in shares.items()},
-        **{f"prob/decade_{i}": (count, scored) for i, count in enumerate(decades)},
+        **{f"gradient/{name}": (share, sum(carried)) for name, share in shares},
         "advantage/positive_share": (above, tokens),
         "advantage/negative_share": (below, tokens),
         "advantage/positive_mean": (up, above),
@@ -84,8 +69,8 @@ class _Tokens:
 
     Attributes:
         effects: those that the objective can have, and `dropped`.
-        counts: numbers of tokens: all, scored, with a norm, A > 0, A < 0; judged, spurious, judged
-            and dropped, spurious and dropped; by effect; and scored ones by decade of π, int [20].
+        counts: numbers of tokens: all, scored, A > 0, A < 0; judged, spurious, judged and dropped,
+            spurious and dropped; and by effect, int [13].
         advantages: A of all n tokens, [n].
         entropy: H of the scored tokens, nats.
         norms: |m·ω·A/Z|·sqrt(1 − 2π + Σ π²), [m]; 0 also for a token without m·ω·A that was not
@@ -116,17 +101,15 @@ class _Tokens:
         change = (-weights * sensitivity).masked_fill(weights == 0, 0.0)
         scored = (~logprobs.isnan()).nonzero()[:, 0]
         weighed = (~norms.isnan()).nonzero()[:, 0]
-        decades = (logprobs[scored] / -math.log(10)).floor().clamp(0, DECADES - 1).long()
         marks = observed.spurious[rows]
         touched = [clauses.touched(effect)[rows] for effect in EFFECTS]
         judged, wrong, dropped, below = ~marks.isnan(), marks == 1, touched[0], advantages < 0
         masks = (advantages > 0, below, judged, wrong, judged & dropped, wrong & dropped, *touched)
-        sizes = torch.tensor([len(rows), len(scored), len(weighed)], device=rows.device)
-        counts = (sizes, torch.stack(masks).sum(1), torch.bincount(decades, minlength=DECADES))
+        sizes = torch.tensor([len(rows), len(scored)], device=rows.device)
         fired = {"dropped", *(effect for effect, _ in clauses.causes)}
         return cls(
             effects=[effect for effect in EFFECTS if effect in fired],
-            counts=torch.cat(counts),
+            counts=torch.cat([sizes, torch.stack(masks).sum(1)]),
             advantages=advantages,
             entropy=entropy[scored].float(),
             norms=norms[weighed],
@@ -135,22 +118,13 @@ class _Tokens:
         )
 
 
-def _order_statistics(columns: Sequence[tuple[Tensor, Sequence[int]]], comm: Comm) -> list[float]:
-    """The k-th smallest values of float32 columns over all ranks, one after another.
-
-    Args:
-        columns: the values, and each k from 1.
-        comm: the process group.
-    """
+def _smallest(values: Tensor, ranks: Sequence[int], comm: Comm) -> list[float]:
+    """The k-th smallest of float32 values over all ranks, for each k from 1."""
     if comm.size == 1:  # sorting once is faster than counting digits for each k
-        ordered = [(values.sort().values, ranks) for values, ranks in columns]
-        return [
-            float(values[k - 1]) if len(values) else 0.0 for values, ranks in ordered for k in ranks
-        ]
-    keys = [(statistics.order_keys(values), ranks) for values, ranks in columns]
-    every = [column for column, ranks in keys for _ in ranks]
-    units = [torch.full_like(column, i, dtype=torch.int64) for i, column in enumerate(every)]
-    unit = torch.cat(units)
-    ranks = torch.tensor([k for _, ranks in columns for k in ranks], device=unit.device)
-    smallest = statistics.kth_smallest_by(torch.cat(every), ranks, unit, comm)
+        ordered = values.sort().values
+        return [float(ordered[k - 1]) if len(ordered) else 0.0 for k in ranks]
+    keys = statistics.order_keys(values).repeat(len(ranks))
+    unit = torch.arange(len(ranks), device=values.device).repeat_interleave(len(values))
+    places = torch.tensor(ranks, device=values.device)
+    smallest = statistics.kth_smallest_by(keys, places, unit, comm)
     return statistics.from_keys(smallest.int()).tolist()
