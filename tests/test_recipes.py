@@ -19,7 +19,7 @@ ADAPTERS = " --set model.lora.rank=32 --set training.learning_rate=1e-5"
 
 
 def test_a_dry_run_accepts_every_command(tmp_path, monkeypatch):
-    only_config = functools.partial(check_model, weights=False)
+    only_config = functools.partial(check_model, tokenizers=False)
     monkeypatch.setattr("rlobj.models.checking.check_model", only_config)
     commands = re.findall(r"^rlobj (train --preset .*?)\n```", TEXT, re.MULTILINE | re.DOTALL)
     assert len(commands) == 3

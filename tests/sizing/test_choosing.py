@@ -210,21 +210,6 @@ def test_a_run_writes_what_it_chose_says_why_and_keeps_it(policy, tmp_path):
     assert [line["step"] for line in metrics(run)] == [0, 1, 2]
 
 
-def test_a_model_of_which_only_the_config_is_there_is_refused_before_the_problems(tmp_path):
-    from benchmarks.embedded_policy import build_policy
-
-    build_policy(0).config.save_pretrained(tmp_path)
-    text = "has a config.json and no weights"
-    settings = {"sampling.max_tokens": 2}
-    with pytest.raises(ConfigError, match=text):
-        rlobj.train("grpo", model=tmp_path, data="addition", out=tmp_path / "r", settings=settings)
-    teacher = {"scores.teacher.model": str(tmp_path), "objective.penalties": []}
-    with pytest.raises(ConfigError, match=text):
-        rlobj.train("opd", data="addition", out=tmp_path / "r", settings=teacher)
-    with pytest.raises(ConfigError, match=text):
-        rlobj.evaluate(tmp_path, on="addition")
-
-
 # Processes.
 
 

@@ -81,7 +81,7 @@ def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
         ConfigError: `gpus` is something else, there is no such model, or its
             config.json cannot be read or has a number that no model has.
     """
-    check_model(config, weights=False)
+    check_model(config, tokenizers=False)
     size = Size.named(config.model, local=True)
     cards: Cards | None = None
     if gpus is None and (card := own_card()):

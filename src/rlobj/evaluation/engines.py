@@ -16,7 +16,7 @@ from rlobj.base.errors import ConfigError, counted
 from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
 from rlobj.models.gguf_files import dense_folder
-from rlobj.models.location import require_model, require_weights
+from rlobj.models.location import require_model
 from rlobj.models.threads import parameters, usual_threads
 from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
@@ -98,7 +98,6 @@ def find_model(
     if there(path / SETTINGS_FILE) and not there(path / "config.json"):
         raise ConfigError(f"{name} is an evaluation. To see its results: rlobj eval show {name}")
     require_model(name)
-    require_weights(name)
     return ModelSource(name, ("MODEL", {"model": {"name": name}}), lambda: dense_folder(name))
 
 

@@ -11,7 +11,7 @@ from rlobj.conversations.rendering import Rendering
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.gguf_files import pretrained
 from rlobj.models.loading import load_tokenizer
-from rlobj.models.location import is_gguf, on_hub, require_weights
+from rlobj.models.location import is_gguf, on_hub
 from rlobj.models.policy import chat_of, prompt_limit
 from rlobj.settings.profiles import OWN_PROBLEMS_TASK
 from rlobj.settings.run_config import ModelConfig, RunConfig
@@ -21,25 +21,22 @@ _TOOL = {"type": "function", "function": {"name": "tool", "description": "", "pa
 """A tool for a chat template that is only tried."""
 
 
-def check_model(config: RunConfig, *, weights: bool = True) -> None:
+def check_model(config: RunConfig, *, tokenizers: bool = True) -> None:
     """Check what would end a run after its model was loaded.
 
     Args:
         config: the run.
-        weights: a folder must have weights; else its config.json is enough.
+        tokenizers: try the chat template; else config.json is enough.
 
     Raises:
-        ConfigError: a model is neither on this machine nor on the hub, or its files are not all
-            there or cannot be read; the context leaves no room for a prompt; or the chat template
-            cannot be used, or not with tools.
+        ConfigError: a model is neither on this machine nor on the hub, or its config.json cannot
+            be read; the context leaves no room for a prompt; or the chat template cannot be used,
+            or not with tools.
     """
     model, data, environment = config.model, config.data, config.environment
     for key, score in single_scores(config.scores).items():
         with reported(ConfigError, f"scores.{key}.model", ConfigError):
-            frozen = None if score.model == "policy" else score.model
-            on_hub(frozen)
-            if weights:
-                require_weights(frozen)
+            on_hub(None if score.model == "policy" else score.model)
     name = model.name
     if "model" in config.objects:
         return
@@ -51,11 +48,9 @@ def check_model(config: RunConfig, *, weights: bool = True) -> None:
         if (fetched or folder) and not model.trust_remote_code:
             raise
     prompt_limit(config, described)
-    if weights and folder:
-        require_weights(name)
     templated = model.chat_template is True or model.chat_template_kwargs or data.system
     untrusted = model.trust_remote_code and not importable("model.trust_remote_code=true")
-    tried = weights and not untrusted and (templated or environment.tools)
+    tried = tokenizers and not untrusted and (templated or environment.tools)
     if name is None or not tried or is_gguf(path_of(name)):
         return
     tokenizer = load_tokenizer(model, name)

@@ -98,17 +98,3 @@ def recorded_digest(setting: str, path: Path, recorded: str | None) -> str | Non
         new = f"in a new run, use {setting.rpartition('.')[0]}.digest=null"
         raise ConfigError(f"{setting}: {what}. Put the old one back; {new}")
     return digest
-
-
-def require_weights(name: str | None) -> None:
-    """Check that a folder has the model's weights, and not its config.json alone.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    path = path_of(name or "")
-    if not (path / "config.json").is_file() or any(
-        next(path.glob(pattern), None) for pattern in ("*.safetensors", "*.bin")
-    ):
-        return
-    raise ConfigError(f"{name} has a config.json and no weights, *.safetensors or *.bin, beside it")
