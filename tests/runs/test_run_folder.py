@@ -43,7 +43,6 @@ def test_a_last_line_that_a_kill_has_cut_is_left_out_and_written_over(tmp_path: 
     run.add_session(1, {"a": (1, 2)})
     assert [line["step"] for line in run.lines()] == [1, 2]
     assert [session["step"] for session in read_sessions(tmp_path)] == [0, 1]
-    assert {session["run"] for session in read_sessions(tmp_path)} == {run.id}
 
 
 def test_changes_that_a_later_start_went_back_to_are_left_out(tmp_path: Path) -> None:
@@ -51,7 +50,6 @@ def test_changes_that_a_later_start_went_back_to_are_left_out(tmp_path: Path) ->
     for step, name in ((0, "x"), (4, "a"), (9, "a"), (9, "b")):
         run.add_session(step, {name: (1, 2)} if step else {})
     assert read_changes(tmp_path) == [(4, "a", 1, 2), (9, "b", 1, 2)]
-    assert len(RunFolder(tmp_path / "new").id) == 16
 
 
 def test_the_end_of_a_run_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -207,7 +207,6 @@ def test_each_session_names_the_version_of_the_verifier(policy, tmp_path):
     run_training(longer, tmp_path / "run", resume=True)
     lines = (tmp_path / "run" / "sessions.jsonl").read_text().splitlines()
     sessions = [json.loads(line) for line in lines]
-    assert len({each["run"] for each in sessions}) == 1
     assert [(each["step"], each["verifier"]) for each in sessions] == [
         (0, verifier_version()),
         (1, verifier_version()),

@@ -3,10 +3,8 @@
 Files are written under a temporary name and renamed when complete; metrics.jsonl is appended to.
 """
 
-import functools
 import json
 import math
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -92,12 +90,6 @@ class RunFolder:
         """
         return lock_folder(self.path, "training in")
 
-    @functools.cached_property
-    def id(self) -> str:
-        """Random id of the run, which its sessions have; a new one before the first."""
-        ids = [str(session["run"]) for session in read_sessions(self.path) if "run" in session]
-        return ids[0] if ids else secrets.token_hex(8)
-
     def add_session(self, step: int, changed: Mapping[str, tuple[Any, Any]]) -> None:
         """Record that training starts after a step, and what may change its results.
 
@@ -108,7 +100,7 @@ class RunFolder:
         Raises:
             RunError: the file cannot be written.
         """
-        facts = {"run": self.id, "format": FORMAT, **session("started"), "step": step}
+        facts = {"format": FORMAT, **session("started"), "step": step}
         facts["verifier"] = verifier_version()
         sessions = [*read_sessions(self.path), facts | ({"changed": changed} if changed else {})]
         text = "".join(json.dumps(session) + "\n" for session in sessions)
