@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -216,9 +215,6 @@ import rlobj
 class Wrong:
     def reset(self, **columns): pass
     def act(self, action): return action
-class Right:
-    def reset(self, problem): pass
-    def step(self, messages): pass
 wrong = rlobj.from_trl(Wrong)
 """
 
@@ -228,9 +224,6 @@ def test_what_is_wrong_in_the_process_of_an_environment_is_an_error_of_the_setti
     file.write_text(NAMED)
     with pytest.raises(ConfigError, match="tool 'act' has no schema"):
         NamedEnvironments(f"{file}:wrong", SETTINGS, str)
-    made = NamedEnvironments(f"{file}:Right", SETTINGS, lambda problem: problem.prompt)
-    with closing(made), pytest.raises(ConfigError, match="the column 'table' cannot be sent"):
-        run(made().reset(Problem("1", "Count.", "3", {"start": 1, "table": lambda: 5})))
 
 
 TOKENIZER = chat_tokenizer("qwen3")

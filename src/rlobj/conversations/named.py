@@ -21,7 +21,7 @@ from rlobj.conversations import environment
 from rlobj.conversations.methods import made_environment, tool_schemas
 from rlobj.conversations.settings import EnvironmentSettings
 from rlobj.data import Problem
-from rlobj.workers.pool import Pool, sendable
+from rlobj.workers.pool import Pool
 from rlobj.workers.worker import Failure, Fork, NoReply
 
 _THREADS = DaemonThreads()
@@ -98,8 +98,7 @@ class NamedEnvironment(environment.Adapter):
     async def reset(self, problem: Problem) -> list[environment.Message] | None:
         """Begin a conversation."""
         on = f" on problem {problem.id!r}"
-        with sendable(problem.extra.items()):
-            return await self._asked("reset", problem, text=self._text(problem), on=on)
+        return await self._asked("reset", problem, text=self._text(problem), on=on)
 
     async def step(self, messages: Sequence[environment.Message]) -> environment.Turn:
         """Answer a turn of the policy; each call of one of TRL's methods has the deadline."""

@@ -13,7 +13,7 @@ from rlobj.base.showing import shown
 from rlobj.data import Problem
 from rlobj.rewards.functions import MAPPING, WRONG, Call, Function, Outcome
 from rlobj.rewards.kinds import Graded, Grader, Reward
-from rlobj.workers.pool import Failures, Pool, sendable
+from rlobj.workers.pool import Failures, Pool
 from rlobj.workers.worker import Failure, NoReply
 
 _DAY = 86_400.0
@@ -122,13 +122,11 @@ class _InProcess:
 
         Raises:
             NoReply: the process ended.
-            ConfigError: a column cannot be sent to it.
         """
         seconds = self._deadline
         if self._is_async:  # it keeps the deadlines itself, unless one call blocks all
             seconds = (seconds * 1.25 + 0.1) * math.ceil(len(calls) / self._concurrency)
-        columns = (column for call in calls for column in call.columns.items())
-        with self._pool.worker() as worker, sendable(columns):
+        with self._pool.worker() as worker:
             outcomes, printed = worker.ask(calls, seconds=seconds)
         print(printed, end="")
         return outcomes

@@ -1,14 +1,13 @@
 """Worker processes that answer alike, and the count of calls that fail."""
 
-import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import LifoQueue
 from typing import Any, Self, TypeVar
 
-from rlobj.base.errors import ConfigError, RunError, counted, reported, warn
+from rlobj.base.errors import RunError, counted, warn
 from rlobj.base.targets import trusted_target
 from rlobj.workers.worker import Worker
 
@@ -83,25 +82,6 @@ class Pool:
 
         with ThreadPoolExecutor(len(self.workers)) as threads:
             return list(threads.map(answer, questions))
-
-
-@contextmanager
-def sendable(columns: Iterable[tuple[str, Any]]) -> Iterator[None]:
-    """Name the column of problems that cannot be sent to a process.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    errors = pickle.PicklingError, TypeError, AttributeError
-    try:
-        yield
-    except errors:
-        for name, value in columns:
-            what = f"the column {name!r} cannot be sent to a worker process"
-            advice = ". Use numbers, texts and lists, or pass your function or class from Python"
-            with reported(ConfigError, what, *errors, advice=advice):
-                pickle.dumps(value)
-        raise
 
 
 class Failures:

@@ -11,7 +11,7 @@ from rlobj.data import Problem
 from rlobj.rewards.functions import ColumnValue, column_value
 from rlobj.samplers import Response
 from rlobj.settings.run_config import RunConfig
-from rlobj.workers.pool import Pool, sendable
+from rlobj.workers.pool import Pool
 from rlobj.workers.worker import NoReply
 
 DEADLINE = 30.0
@@ -98,14 +98,9 @@ class OwnColumns:
     def _called(self, name: str, response: Response, texts: list[str]) -> ColumnValue:
         problem = response.problem
         what = f"{self._sources[name]} failed on problem {problem.id!r}"
-        columns = problem.extra.items()
-        with (
-            reported(RunError, what, NoReply),
-            self._functions[name].worker() as worker,
-            sendable(columns),
-        ):
+        with reported(RunError, what, NoReply), self._functions[name].worker() as worker:
             seed = random.getrandbits(63)  # what it draws does not depend on the calls before
-            question = texts, problem.answer, dict(columns), seed
+            question = texts, problem.answer, dict(problem.extra), seed
             value, mistake = worker.ask(*question, seconds=DEADLINE)
         if mistake:
             raise RunError(f"{what}: {mistake}")
