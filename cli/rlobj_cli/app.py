@@ -17,7 +17,7 @@ from rlobj_cli.doctor import doctor
 from rlobj_cli.estimate import estimate
 from rlobj_cli.evaluate import evaluation
 from rlobj_cli.inspect import inspect
-from rlobj_cli.presets import presets, show
+from rlobj_cli.presets import presets
 from rlobj_cli.replay import replay
 from rlobj_cli.report import report
 from rlobj_cli.screen.console import GuardedGroup
@@ -37,9 +37,7 @@ app = typer.Typer(
 )
 for command in (train, resume, estimate, inspect, replay, diagnose, report, serve, doctor):
     app.command()(command)
-app.command("explain", hidden=True)(show)
 app.add_typer(evaluation)
-app.add_typer(evaluation, name="evaluate", hidden=True)
 app.add_typer(presets)
 
 

@@ -25,12 +25,6 @@ def test_help_has_an_example_and_fits_in_80_columns(command: tuple[str, ...]) ->
     assert "<bool>" not in "\n".join(lines)  # a flag has no value
 
 
-@pytest.mark.parametrize(("other", "name"), [("explain", "presets show"), ("evaluate", "eval")])
-def test_other_names_are_the_same_commands(other: str, name: str) -> None:
-    shown, expected = (printed(*words.split(), "--help") for words in (other, name))
-    assert shown.split("Examples")[1] == expected.split("Examples")[1]
-
-
 def test_flags_of_the_program_have_no_value_in_its_help() -> None:
     assert "--install-completion" in printed("--help")
     assert "<bool>" not in printed("--help")

@@ -1,4 +1,4 @@
-"""What all commands show in the same way: pages, YAML, explanations and errors.
+"""What all commands show in the same way: pages, YAML and errors.
 
 An error is one message without a traceback, and the exit code:
 
@@ -33,7 +33,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from rlobj.base.errors import Argument, ConfigError, Message, RlobjError, RunError, Setting
-from rlobj.reporting.terminal import Screen, say, shown_lines
+from rlobj.reporting.terminal import Screen, say
 
 FAILED = 1
 WRONG_INPUT = 2
@@ -165,15 +165,6 @@ def show_page(console: Console, path: Path) -> None:
     """Print where a page was written."""
     size = path.stat().st_size / 1e6
     console.print(Text(f"{path}  {size:.1f} MB, opens in a browser"), soft_wrap=True)
-
-
-def show_explanation(console: Console, explanation: object) -> None:
-    """Print the formula, the rules, the columns that are read, and settings without effect."""
-    text = Text(shown_lines(str(explanation)))
-    text.highlight_regex(r"(?m)^(\w+(?=  |:)|loss.* = .*)", "bold cyan")
-    text.highlight_regex(r"(?m)^\w+ reads .*", "dim")
-    text.highlight_regex(r"(?m)^no effect:", "bold yellow")
-    say(console, text)
 
 
 def plain_value(value: Any) -> str:

@@ -13,7 +13,7 @@ from rlobj.insight import diagnose, inspect
 from rlobj.insight.filtering import deciding
 from rlobj.insight.numbers import Line
 from rlobj.insight.outcomes import Outcome
-from rlobj.reporting.terminal import facts_grid, say, table
+from rlobj.reporting.terminal import facts_grid, say, shown_lines, table
 from rlobj.runs.checkpoints import held_out
 from rlobj.runs.layout import step_files
 from rlobj.runs.metrics import MEASURES
@@ -29,7 +29,7 @@ from rlobj.training import TrainingResult
 from rlobj.training.progress import clock
 from rlobj.training.resolving import ResolvedRun
 from rlobj_cli.inspect import show
-from rlobj_cli.screen.console import plain_value, show_explanation, typed
+from rlobj_cli.screen.console import plain_value, typed
 from rlobj_cli.screen.estimating import estimated, show_estimate
 
 GROUPS = 3
@@ -94,7 +94,7 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
     for path, value, origin in rows:
         shown.add_row(*map(Text, (path, plain_value(value), origin)))
     console.print("", shown, sep="\n")
-    show_explanation(console, config.explanation())
+    say(console, Text(shown_lines(str(config.explanation()))))
     if run.size is None:
         name = config.model.name
         text = f"\nmemory: unknown without its config.json: hf download {name} config.json"
