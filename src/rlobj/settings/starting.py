@@ -99,13 +99,6 @@ def doubts(config: RunConfig) -> Iterator[str]:
             "use ",
             Setting("objective.mismatch", "{kind: truncate}"),
         )
-    most = sampling.max_staleness * sampling.prompts_per_step
-    if sampling.schedule == "continuous" and sampling.prompts_in_flight > most:
-        yield Message(
-            f"sampling.in_flight={sampling.prompts_in_flight}: many groups will be older than "
-            f"sampling.max_staleness={sampling.max_staleness} steps, and drawn again. Use ",
-            Setting("sampling.in_flight", max(most, sampling.prompts_per_step)),
-        )
     if config.sampling.dynamic and config.objective.scores_alone:
         yield "sampling.dynamic has no effect: the objective trains on groups of equal rewards too"
     if config.critic is not None and not config.objective.values:
