@@ -14,6 +14,7 @@ import markdown_tables as md
 from rlobj.settings.building import build_config
 from rlobj.settings.layers import layers_of, nested
 from rlobj.settings.run_config import RunConfig
+from rlobj.sizing.fitting import ways
 from rlobj.sizing.sizes import GIB
 from rlobj_cli.screen.estimating import estimate_of
 
@@ -101,8 +102,8 @@ def row(model: str, gpus: int, where: Path) -> list[str]:
     settings = ["LoRA"] if first.config.model.lora else []
     settings += [training.strategy, "yes" if training.gradient_checkpointing else "no"]
     hours = " / ".join(f"{sum(each.seconds.values()) / 36:,.0f}" for each in work)
-    if not first.memory.fits:
-        way = first.ways[0][0]
+    if first.cards is not None and not first.memory.fits:
+        way = ways(first.config, first.size, training.strategy, first.cards)[0][0]
         more = way.partition("processes=")[2]
         hours = f"does not fit; it does with {f'{more} GPUs' if more else 'LoRA'}"
     return [

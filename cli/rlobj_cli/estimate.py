@@ -6,7 +6,7 @@ import typer
 
 from rlobj.base.targets import without_imports
 from rlobj.reporting.terminal import Screen, importing
-from rlobj_cli.screen.options import Config, Json, Model, Preset, Settings
+from rlobj_cli.screen.options import Config, Model, Preset, Settings
 
 
 @without_imports()
@@ -23,20 +23,18 @@ def estimate(
     preset: Preset = None,
     config: Config = None,
     settings: Settings = None,
-    as_json: Json = False,
 ) -> None:
     """Show the memory and hours that a run on GPUs needs, before anything is loaded.
 
     The model may be a folder with nothing but a config.json. Settings that are left open, such as
     the strategy and the micro-batch, are chosen so that the run fits. If it cannot, changes are
-    shown with which it can, and the exit code is 2. The preset is grpo if nothing names one. JSON
-    has the memory in bytes.
+    shown with which it can, and the exit code is 2. The preset is grpo if nothing names one.
 
     [bold]Examples[/bold]
 
     \b  rlobj estimate --model Qwen/Qwen3-8B-Base --gpus 8x80 --preset stapo
       rlobj estimate --model Qwen/Qwen3-1.7B-Base --gpus A100 --set sampling.max_tokens=4096
-      rlobj estimate --model ./Qwen3-8B-Base --gpus 8x80 --set model.lora.rank=16 --json
+      rlobj estimate --model ./Qwen3-8B-Base --gpus 8x80 --set model.lora.rank=16
     """
     with importing("torch"):
         from rlobj.models.location import require_model
@@ -56,10 +54,7 @@ def estimate(
     with importing("transformers"):
         from rlobj_cli.screen.estimating import estimate_of, show_estimate, show_ways
     estimated = estimate_of(built, gpus)
-    if as_json:
-        typer.echo(estimated.json())
-    else:
-        show_estimate(Screen(), estimated)
-        show_ways(Screen(), estimated)
+    show_estimate(Screen(), estimated)
+    show_ways(Screen(), estimated)
     if not estimated.memory.fits:
         raise typer.Exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,7 +14,6 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from transformers import Qwen3Config
 from typer.testing import CliRunner
 
-from rlobj.sizing.sizes import GIB
 from rlobj_cli.app import app
 
 runner = CliRunner(env={"COLUMNS": "100", "TERM": "dumb"})
@@ -52,15 +52,16 @@ def test_a_newcomer_sees_memory_hours_and_choices_that_fit(eight: Path) -> None:
         assert setting in words
 
 
-def test_choices_can_be_given_to_a_run_and_are_numbers_for_programs(eight: Path) -> None:
-    words = ("--model", eight, "--gpus", "8x80", "--preset", "stapo", "--json")
-    found: dict[str, Any] = json.loads(output(*words))
-    assert found["size"]["total"] == 8_190_735_360
-    assert found["cards"] == {"count": 8, "bytes": 80 * GIB, "kind": "H100"}
-    given = [word for s, v, _ in found["choices"] for word in ("--set", f"{s}={v}".lower())]
-    again: dict[str, Any] = json.loads(output(*words, *given))
-    assert again["choices"] == []
-    assert again["memory"] == found["memory"]
+def test_choices_can_be_given_to_a_run(eight: Path) -> None:
+    words = ("--model", eight, "--gpus", "8x80", "--preset", "stapo")
+    text = output(*words)
+    memory, facts = text.partition("Qwen3-8B-Base")[::2]
+    chosen = re.findall(r"((?:training|sampling)\.\S+=\S+): ", facts)
+    assert len(chosen) > 4
+    again = output(*words, *(word for choice in chosen for word in ("--set", choice)))
+    assert "chosen" in facts
+    assert "chosen" not in again
+    assert again.partition("Qwen3-8B-Base")[0] == memory
 
 
 def test_a_run_that_does_not_fit_shows_what_to_type(eight: Path) -> None:

@@ -1,6 +1,5 @@
 """The table of an estimate, with tokens and hours below it. Imports torch."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,6 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.base.errors import Message
 from rlobj.base.memory import physical_memory
 from rlobj.models.checking import check_model
 from rlobj.reporting.terminal import facts_grid, say, table
@@ -30,46 +28,30 @@ class Estimated:
     Attributes:
         config: the run, with the choices.
         size: of its model.
-        strategy: of the run.
         ranks: number of processes.
         memory: of a process.
         cards: the GPUs; None = this machine's CPU.
         work: tokens and hours.
-        ways: changes with which the run fits, if it does not.
         choices: the settings that were open.
     """
 
     config: RunConfig
     size: Size
-    strategy: str
     ranks: int
     memory: Memory
     cards: Cards | None
     work: Work
-    ways: Sequence[tuple[Message, Memory]]
     choices: Sequence[Choice]
-
-    def json(self) -> str:
-        """Everything but the configuration; memory in bytes, by part and phase."""
-        shown = {
-            "phases": PHASES,
-            **{name: value for name, value in vars(self).items() if name != "config"},
-            "needed": self.memory.needed,
-            "fits": self.memory.fits,
-            "hours": self.work.hours,
-        }
-        return json.dumps(shown, indent=1, default=vars)
 
 
 def estimated(
     config: RunConfig, size: Size, ranks: int, cards: Cards | None, choices: Sequence[Choice] = ()
 ) -> Estimated:
     """The estimate of a run with its settings, on some GPUs or on the CPU."""
-    strategy = config.training.strategy
-    memory = estimate_memory(config, size, strategy, ranks, None if cards is None else cards.bytes)
+    strategy, card = config.training.strategy, None if cards is None else cards.bytes
+    memory = estimate_memory(config, size, strategy, ranks, card)
     done = work(config, size, memory, cards)
-    fitting = () if cards is None or memory.fits else ways(config, size, strategy, cards)
-    return Estimated(config, size, strategy, ranks, memory, cards, done, fitting, choices)
+    return Estimated(config, size, ranks, memory, cards, done, choices)
 
 
 def estimate_of(config: RunConfig, gpus: str | None) -> Estimated:
@@ -98,7 +80,8 @@ def show_estimate(console: Console, estimate: Estimated) -> None:
     memory, cards = estimate.memory, estimate.cards
     unit, name = (GIB, "GiB") if max(memory.needed) >= GIB else (2**20, "MiB")
     batch = micro_batch(estimate.config, estimate.size, estimate.ranks, memory.card)
-    title = f"memory of a process, {name}\n({estimate.strategy}, processes: {estimate.ranks},\n"
+    strategy = estimate.config.training.strategy
+    title = f"memory of a process, {name}\n({strategy}, processes: {estimate.ranks},\n"
     shown = table(f"{title}micro-batch: up to {batch.tokens:,} tokens)", right=PHASES)
     for part, sizes in memory.parts.items():
         if any(sizes):
@@ -142,10 +125,13 @@ def _facts(estimate: Estimated) -> dict[str, str]:
 
 def show_ways(console: Console, estimate: Estimated) -> None:
     """Print the changes with which a run fits that does not."""
-    if not estimate.memory.fits:
-        say(console, Text("It does not fit. It fits with one of these:", style="red"))
-        for way, memory in estimate.ways:
-            line = typed(way, {"processes": "--processes"})
-            console.print(Text(f"  {line}: {max(memory.needed) / GIB:.0f} GiB"), soft_wrap=True)
-        if not estimate.ways:
-            console.print(Text("  a smaller model, or more or larger GPUs"), soft_wrap=True)
+    config, cards = estimate.config, estimate.cards
+    if cards is None or estimate.memory.fits:
+        return
+    say(console, Text("It does not fit. It fits with one of these:", style="red"))
+    fitting = ways(config, estimate.size, config.training.strategy, cards)
+    for way, memory in fitting:
+        line = typed(way, {"processes": "--processes"})
+        console.print(Text(f"  {line}: {max(memory.needed) / GIB:.0f} GiB"), soft_wrap=True)
+    if not fitting:
+        console.print(Text("  a smaller model, or more or larger GPUs"), soft_wrap=True)

@@ -103,7 +103,7 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
         estimate = estimated(config, run.size, run.processes, run.cards)
         show_estimate(console, estimate)
         if run.cards is not None:
-            require_memory(config, run.size, estimate.strategy, run.cards)
+            require_memory(config, run.size, config.training.strategy, run.cards)
     for doubt in doubts(config):
         say(console, Text(f"\nwarning: {typed(doubt)}", style="yellow"))
     console.print(Text("\ndry run: nothing was written", style="dim"))
