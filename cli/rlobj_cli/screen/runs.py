@@ -100,8 +100,7 @@ def show_dry_run(console: Console, run: ResolvedRun) -> None:
         text = f"\nmemory: unknown without its config.json: hf download {name} config.json"
         say(console, Text(text))
     else:
-        estimate = estimated(config, run.size, run.processes, run.cards)
-        show_estimate(console, estimate)
+        show_estimate(console, estimated(config, run.size, run.processes, run.cards))
         if run.cards is not None:
             require_memory(config, run.size, config.training.strategy, run.cards)
     for doubt in doubts(config):

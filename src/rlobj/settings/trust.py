@@ -9,8 +9,8 @@ name code, the tool `python`, which executes what the policy writes, and servers
 caller's key. `resume`, `train --from`, `eval RUN`, `eval regrade` and `replay` use them only with
 `trust=True`, on the command line `--trust` (`require_trust`).
 
-What only reads settings imports nothing and never asks: `presets`, `explain`, `estimate`,
-`inspect` without a rule, `report` and `diagnose` (`rlobj.base.targets.without_imports`).
+What only reads settings imports nothing and never asks: `presets`, `estimate`, `inspect` without a
+rule, `report` and `diagnose` (`rlobj.base.targets.without_imports`).
 `--dry-run` imports nothing that a file names; it tries the reward of the command line itself.
 
 Data, models and records name no code; that of a model's repository is a setting of the run,
