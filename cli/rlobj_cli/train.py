@@ -22,9 +22,8 @@ def train(
             "--data",
             "-d",
             metavar="FILE|ID|TASK",
-            help="Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a "
-            "built-in task: scratchpad (sums with their steps, the default without --model), "
-            "calculator (the policy may ask one), addition or max-digits.",
+            help="Training problems: a JSONL, Parquet or CSV file, a folder, a hub id, or a task: "
+            "scratchpad (the default without --model), calculator, addition or max-digits.",
         ),
     ] = None,
     reward: options.Reward = None,
@@ -47,8 +46,7 @@ def train(
             "--from",
             metavar="RUN[@STEP]",
             help="A new run with the settings of another one, from the policy of its newest "
-            "checkpoint, of a step, or of @best. If that run has no checkpoint yet, the new one "
-            "starts from its model. Everything may be changed; --preset replaces the objective.",
+            "checkpoint, of a step, or of @best. --preset replaces the objective.",
         ),
     ] = None,
     trust: options.Trust = False,
