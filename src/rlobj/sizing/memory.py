@@ -13,7 +13,7 @@ from rlobj.rewards.reward_model import RewardModel
 from rlobj.settings.run_config import PLAIN, ModelConfig, RunConfig
 from rlobj.settings.scores import Lora, ScoreConfig, single_scores
 from rlobj.sizing.activations import WORD, MicroBatch
-from rlobj.sizing.sizes import GIB, Size, classifier_size
+from rlobj.sizing.sizes import GIB, Size
 
 MARGIN = 0.08
 """Share of a GPU that is left free: for its context, for NCCL, and for fragments."""
@@ -296,9 +296,8 @@ def _named(
     """
     with reported(ConfigError, setting, ConfigError):
         try:
-            if classifier:
-                return classifier_size(model)
-            return Size.named(ModelConfig(name=model, trust_remote_code=code))
+            config = ModelConfig(name=model, trust_remote_code=code)
+            return Size.named(config, classifier=classifier)
         except UnreadableModel as error:
             warn(f"{setting}: {error}. Its memory is counted as that of the policy")
             return None

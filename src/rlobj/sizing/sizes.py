@@ -96,46 +96,31 @@ class Size:
         )
 
     @classmethod
-    def named(cls, config: ModelConfig, *, local: bool = False) -> "Size":
+    def named(cls, config: ModelConfig, *, local: bool = False, classifier: bool = False) -> Self:
         """Read the size of the model that a configuration names, without its weights.
 
         Args:
             config: the model's settings.
             local: do not ask the hub for `config.json`.
+            classifier: it is a sequence classifier, of which only the parameters are counted.
 
         Raises:
             UnreadableModel: `config.json` cannot be read.
             ConfigError: it has a number that no model has.
         """
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+        kind = AutoModelForSequenceClassification if classifier else AutoModelForCausalLM
         settings = read_config(config, local=local)
         code = config.trust_remote_code and importable("model.trust_remote_code=true")
         try:
             with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(settings, trust_remote_code=code)
+                model = kind.from_config(settings, trust_remote_code=code)
+            if classifier:
+                return cls(sum(parameter.numel() for parameter in model.parameters()), 0)
             return cls.of(model, config.lora)
         except Exception as error:  # as in `read_config`
             raise unreadable(str(config.name), error) from error
-
-
-def classifier_size(name: str) -> Size:
-    """The parameters of a sequence classifier, and no other number.
-
-    Raises:
-        UnreadableModel: its `config.json` cannot be read.
-    """
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
-    try:
-        settings = AutoConfig.from_pretrained(name, trust_remote_code=False)
-        with torch.device("meta"):
-            model = AutoModelForSequenceClassification.from_config(
-                settings, trust_remote_code=False
-            )
-        return Size(sum(parameter.numel() for parameter in model.parameters()), 0)
-    except Exception as error:  # as in `read_config`
-        raise unreadable(name, error) from error
 
 
 class Kind(NamedTuple):
