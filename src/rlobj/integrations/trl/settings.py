@@ -14,7 +14,6 @@ from rlobj.objectives.advantages import Decoupled, GroupCentered, GroupNormalize
 from rlobj.objectives.mismatch import Mask, Truncate
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.penalties import KL
-from rlobj.objectives.surrogates import Clip, Surrogate
 from rlobj.runs.columns import refuse_recorded
 from rlobj.settings.presets import Preset, load_preset, merge
 from rlobj.settings.run_config import RunConfig
@@ -40,23 +39,6 @@ _REFUSED = (
 """Terms of TRL's loss that an objective has in its own words."""
 _PROVIDED = ("rewards", "old_logprobs", "entropy", "old_entropy", "turn", "turn_reward")
 """The columns that TRL always provides, besides logprobs."""
-
-
-def bounds(surrogate: Surrogate) -> dict[str, Any]:
-    """The attributes of GRPOTrainer with which TRL's metrics `clip_ratio/...` are the surrogate's.
-
-    A surrogate that clips in another way has no such metrics.
-    """
-    if isinstance(surrogate, Clip) and surrogate.ratio != "product":
-        low, high, level = surrogate.low, surrogate.high, surrogate.ratio
-        if isinstance(low, float) and isinstance(high, float):
-            return {
-                "loss_type": "dapo",
-                "epsilon_low": low,
-                "epsilon_high": high,
-                "importance_sampling_level": level,
-            }
-    return {"loss_type": "sapo"}
 
 
 def changed(names: Collection[str], settings: Settings) -> str:

@@ -123,8 +123,7 @@ class ObjectiveMixin(_Trainer):
             folder = None if record is True else Path(record)
             self._recorder = RecordEvents(self, folder, run.preset, output or {})
             self.add_callback(self._recorder)
-        for name, value in settings.bounds(self.objective.surrogate).items():
-            setattr(self, name, value)  # of TRL's own metrics
+        self.loss_type = "sapo"  # TRL logs no clip_ratio beside the loss that it does not make
 
     # The window.
 
