@@ -19,11 +19,11 @@ ADVICE = {"sampler_logprobs": "Set use_vllm=True"}
     [
         ("lp-reg", "'proxy_logprobs', which surrogate 'logprob.bottom"),
         ("otb", "'old_collision', which shape 'reward - when"),
-        ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads. It needs a reference"),
+        ("reinforce-pp", "'ref_logprobs', which reward_kl 0.01 reads. `rlobj train` has it"),
         ("tis", " reads. Set use_vllm=True"),
-        ("opd", "'teacher_logprob', which shape 'teacher_gap' reads. It is of a score"),
-        (Objective(drop="staleness > 4"), "reads. It is of tokens that older weights drew"),  # type: ignore[arg-type]
-        ("ppo", "'critic_new_value', which ClippedSquared reads. It is of a value that is trained"),
+        ("opd", "'teacher_logprob', which shape 'teacher_gap' reads. `rlobj"),
+        (Objective(drop="staleness > 4"), "'staleness', which drop 'staleness > 4'"),  # type: ignore[arg-type]
+        ("ppo", "'critic_new_value', which ClippedSquared reads. `rlobj train`"),
         ("sao", "'critic_value', which the advantage Gae("),
         (Objective(advantage="turn_return"), "'turn', which the advantage "),  # type: ignore[arg-type]
         (

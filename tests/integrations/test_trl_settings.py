@@ -29,7 +29,7 @@ LOPTI = {"objective": "lopti"}
         # Objectives.
         ({}, {"objective": "stapoo"}, "stapo"),
         ({}, {"objective": None}, "objective=None; expected the name or file of a preset"),
-        ({}, {"objective": "lp-reg"}, "'proxy_logprobs', .* reads. .* `rlobj"),
+        ({}, {"objective": "lp-reg"}, "'proxy_logprobs', .* reads. `rlobj"),
         ({}, {"objective": "otb"}, "'old_collision', which shape"),
         ({}, {"objective": "archer"}, r"KL reads. Set GRPOConfig\(beta=...\)"),
         ({}, {"objective": "tis", "rollout_func": None}, r"Set GRPOConfig\(use_vllm=True\)"),
