@@ -26,13 +26,12 @@ def no_environment_folder(monkeypatch):
 
 @pytest.fixture
 def stand_in(hub_cache, monkeypatch):
-    """Makes folders the hub's candidates of a benchmark."""
+    """Makes a folder the hub's copy of a benchmark."""
 
-    def set_candidates(name, *sources):
-        changed = replace(BENCHMARKS[name], candidates=sources)
-        monkeypatch.setitem(BENCHMARKS, name, changed)
+    def set_source(name, source):
+        monkeypatch.setitem(BENCHMARKS, name, replace(BENCHMARKS[name], hub=source))
 
-    return set_candidates
+    return set_source
 
 
 def answers(loaded):
@@ -143,23 +142,21 @@ def test_rows_repeated_for_sampling_are_left_out(tmp_path):
 # ---- where --------------------------------------------------------------------------------------
 
 
-def test_candidates_are_tried_in_order_and_the_source_is_returned(tmp_path, stand_in):
+def test_the_source_on_the_hub_is_returned(tmp_path, stand_in):
     rows = [{"id": i, "problem": f"Q{i}?", "answer": i} for i in range(30)]
     write_parquet(tmp_path / "good" / "test.parquet", rows)
-    missing = HubSource(str(tmp_path / "gone"))
-    stand_in("aime24", missing, HubSource(str(tmp_path / "good"), split="test"))
+    stand_in("aime24", HubSource(str(tmp_path / "good"), split="test"))
     loaded = load_benchmark("aime24")
     assert loaded.source == f"{tmp_path / 'good'}[test]"
     assert ids(loaded)[:2] == ["aime24-0", "aime24-1"]
     assert loaded.notes == ()
 
 
-def test_offline_error_names_every_candidate_and_the_expected_file(offline):
+def test_offline_error_names_the_source_and_the_expected_file(offline):
     with pytest.raises(DataError) as caught:
         load_benchmark("aime24")
     text = str(caught.value)
-    for source in BENCHMARKS["aime24"].candidates:
-        assert f"\n  {source}: " in text
+    assert text.startswith(f"{BENCHMARKS['aime24'].hub} cannot be loaded from")
     assert "HF_ENDPOINT=URL" in text
 
 

@@ -1,4 +1,4 @@
-"""The hub, through local copies of data sets: splits and candidates in turn."""
+"""The hub, through local copies of data sets, and their splits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from data_files import numbered, verl_row, write_parquet
 
 from rlobj.base.errors import DataError
-from rlobj.data.hub import HubSource, first_available, hub_rows
+from rlobj.data.hub import HubSource, hub_rows, loaded
 
 pytestmark = pytest.mark.usefixtures("hub_cache")
 
@@ -36,5 +36,5 @@ def test_splits_can_be_joined(tmp_path):
     for name, count in (("train", 2), ("test", 3)):
         write_parquet(tmp_path / "set" / f"{name}.parquet", numbered(count))
     source = HubSource(str(tmp_path / "set"), split="train+test")
-    assert len(list(first_available([source], "numbers")[1])) == 5
+    assert len(list(loaded(source))) == 5
     assert str(replace(source, id="owner/set", config="a")) == "owner/set/a[train+test]"

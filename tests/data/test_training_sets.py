@@ -88,7 +88,7 @@ def test_hub_is_used_for_a_split_without_a_file(folder, monkeypatch):
     for part, count in (("train", 3), ("test", 2)):
         rows = [{"question": f"{part} {i}?", "answer": f"#### {i}"} for i in range(count)]
         write_parquet(folder / "stand-in" / f"{part}.parquet", rows)
-    hub = {part: (HubSource(str(folder / "stand-in"), split=part),) for part in ("train", "test")}
+    hub = {part: HubSource(str(folder / "stand-in"), split=part) for part in ("train", "test")}
     changed = replace(NAMED_SOURCES["gsm8k"], hub=hub)
     monkeypatch.setitem(NAMED_SOURCES, "gsm8k", changed)
     assert len(load("gsm8k")) == 3

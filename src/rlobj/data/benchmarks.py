@@ -28,7 +28,7 @@ class Benchmark:
         name: its name in `--on`.
         title: its name in papers.
         problems: number of problems.
-        candidates: its data sets on the hub, in the order in which they are tried.
+        hub: its data set on the hub.
         several: the meaning of a list of answers.
         notes: known problems of its gold answers.
     """
@@ -36,7 +36,7 @@ class Benchmark:
     name: str
     title: str
     problems: int
-    candidates: tuple[HubSource, ...]
+    hub: HubSource
     several: Several = "alternatives"
     notes: tuple[str, ...] = ()
 
@@ -74,9 +74,7 @@ def load_benchmark(
     if name not in BENCHMARKS:
         raise DataError(f"unknown benchmark '{name}'.{nearest(name, BENCHMARKS)}")
     benchmark = BENCHMARKS[name]
-    source, rows = published_rows(
-        name, benchmark.candidates, "test", fallback=True, data_dir=data_dir
-    )
+    source, rows = published_rows(name, benchmark.hub, "test", fallback=True, data_dir=data_dir)
     reader, unique = RowReader(several=benchmark.several), UniqueProblems()
     for problem in reader.problems(rows):
         number = problem.id if reader.has_ids else str(len(unique.problems))

@@ -1,12 +1,12 @@
 """Read rows of published data sets: local copies, else the Hugging Face hub or its cache."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.errors import Argument, DataError, MissingExtra, Setting
+from rlobj.base.errors import Argument, DataError, MissingExtra, Setting, reported
 from rlobj.base.paths import path_of
 from rlobj.data.files import arrow_rows, local_copy, read_file, split_files
 from rlobj.data.problems import Row
@@ -44,7 +44,7 @@ class HubSource:
 
 def published_rows(
     name: str,
-    candidates: Sequence[HubSource],
+    source: HubSource | None,
     split: str,
     *,
     fallback: bool,
@@ -54,8 +54,7 @@ def published_rows(
 
     Args:
         name: its name; the name of a copy.
-        candidates: the data sets on the hub that have this split, in the order in which they are
-            tried.
+        source: the data set on the hub that has this split; None = there is none.
         split: train or test.
         fallback: use all of a copy if its file names do not name a split.
         data_dir: the folder that has a copy. Default: the folder in the environment variable
@@ -76,36 +75,25 @@ def published_rows(
             return str(copy), (row for file in files for row in read_file(file))
     if data_dir is not None:
         raise DataError(f"{folder} has no {name}.jsonl (.parquet, .json, .csv) and no {name}/")
-    if not candidates:
+    if source is None:
         raise no_test_split(f"{name} has no split '{split}'")
-    source, part = first_available(candidates, name)
-    return str(source), _rows(str(source), part)
+    return str(source), _rows(str(source), loaded(source))
 
 
-def first_available(candidates: Sequence[HubSource], name: str) -> tuple[HubSource, Any]:
-    """Return the first candidate that can be loaded, and what `datasets` gives for it.
-
-    Args:
-        candidates: data sets, in the order in which they are tried.
-        name: name of the data set, for error messages.
+def loaded(source: HubSource) -> Any:
+    """Return what `datasets` gives for a data set on the hub.
 
     Raises:
         MissingExtra: `datasets` is not installed.
-        DataError: no candidate can be loaded; the message has the reason for each.
+        DataError: it cannot be loaded.
     """
     try:
         import datasets
     except ImportError:
-        raise MissingExtra("datasets", "hub", f"Loading {name} from the hub", ADVICE) from None
-    failures = []
-    for source in candidates:
-        try:
-            return source, datasets.load_dataset(source.id, source.config, split=source.split)
-        except Exception as error:  # of many libraries
-            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            failures.append(f"  {source}: {text[:200]}")
-    why = f"Could not load {name} from the Hugging Face hub:"
-    raise DataError("\n".join([why, *failures, ADVICE]))
+        raise MissingExtra("datasets", "hub", f"Loading {source} from the hub", ADVICE) from None
+    what = f"{source} cannot be loaded from the Hugging Face hub"
+    with reported(DataError, what, Exception, advice=f"\n{ADVICE}"):  # errors of many libraries
+        return datasets.load_dataset(source.id, source.config, split=source.split)
 
 
 def hub_rows(identifier: str, name: str | None, split: str, *, fallback: bool) -> Iterator[Row]:
@@ -121,7 +109,7 @@ def hub_rows(identifier: str, name: str | None, split: str, *, fallback: bool) -
         MissingExtra: `datasets` is not installed.
         DataError: the data set cannot be loaded, or has no such split.
     """
-    _, parts = first_available([HubSource(identifier, None, name)], f"'{identifier}'")
+    parts = loaded(HubSource(identifier, None, name))
     if split not in parts:
         if not (fallback and len(parts) == 1):
             what = f"'{identifier}' has the splits {', '.join(parts)}, not '{split}'"

@@ -36,12 +36,12 @@ class NamedSource:
 
     Attributes:
         name: its name in `data.source`.
-        hub: split (train, test) -> data sets on the hub, in the order in which they are tried.
+        hub: split (train, test) -> data set on the hub.
         template: the default of `data.template`; `{prompt}` if the questions contain instructions.
     """
 
     name: str
-    hub: Mapping[str, tuple[HubSource, ...]]
+    hub: Mapping[str, HubSource]
     template: str = prompts.MATH_TEMPLATE
 
 
@@ -348,8 +348,8 @@ def _problems(
             raise no_test_split(f"{source} has no test split")
         return verifiers_problems(load_environment(source))
     if source in NAMED_SOURCES:
-        candidates = NAMED_SOURCES[source].hub.get(part, ())
-        _, rows = published_rows(source, candidates, part, fallback=fallback)
+        published = NAMED_SOURCES[source].hub.get(part)
+        _, rows = published_rows(source, published, part, fallback=fallback)
     elif path.is_file() and not fallback:
         raise no_test_split(f"{source} is one file and has no test split")
     elif path.exists():
