@@ -11,10 +11,9 @@ undecided, is left for a bad gold answer and for a machine that fails.
 
 import functools
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -87,8 +86,7 @@ class MathVerifier:
             processor_seconds=deadline,
             recycle_after=recycle_after,
         )
-        self._lock = threading.Lock()
-        self._asked: dict[tuple[str, str], Future[_Decision]] = {}
+        self._asked: dict[tuple[str, str], _Decision] = {}
 
     def __enter__(self) -> Self:
         self._asked.clear()
@@ -168,28 +166,17 @@ class MathVerifier:
         return None if decision == (None, NOT_SETTLED) else decision
 
     def _ask_once(self, answer: str, gold: str) -> _Decision:
-        """Ask a worker, unless the same was asked before or another thread is asking it.
+        """Ask a worker, unless the same was asked before.
 
         Undecided answers are asked again: later, the machine may work.
         """
-        question = (answer, gold)
-        with self._lock:
-            first = question not in self._asked
-            future = self._asked.setdefault(question, Future())
-            if len(self._asked) > _CACHE_SIZE:
-                del self._asked[next(iter(self._asked))]
-        if first:
-            correct = None
-            try:
-                with self._pool.worker() as worker:
-                    correct, reason = worker.judge((gold, answer), (gold, None))
-                future.set_result((correct, reason))
-            except BaseException as error:
-                future.set_exception(error)
-            if correct is None:
-                with self._lock:
-                    self._asked.pop(question, None)
-        return future.result()
+        if (answer, gold) in self._asked:
+            return self._asked[answer, gold]
+        with self._pool.worker() as worker:
+            correct, reason = worker.judge((gold, answer), (gold, None))
+        if correct is not None and len(self._asked) < _CACHE_SIZE:
+            self._asked[answer, gold] = correct, reason
+        return correct, reason
 
 
 def _timed(decide: Callable[..., _Decision | None], question: tuple[str | None, str]) -> Any:
