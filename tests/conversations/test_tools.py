@@ -180,7 +180,7 @@ def doubled(number: float) -> float:
 
 def test_schemas_come_in_the_order_of_the_tools_and_the_file_is_not_imported_here():
     tools = (TOOLS[0], "calculator", TOOLS[4], "python")
-    with ToolPool(settings(*tools), [doubled]) as pool:
+    with ToolPool(settings(), [*tools, doubled]) as pool:
         schemas = [each["function"] for each in pool.schemas()]
     names = [each["name"] for each in schemas]
     assert names == ["add", "calculator", "wait", "python", "doubled"]

@@ -159,10 +159,8 @@ def test_a_call_that_misbehaves_is_told_and_the_next_one_succeeds(place, how, tm
         name = "of_trl" if "TRL" in place else "Later" if "async" in place else "Own"
         kind, message = stepped(f"{file}:{name}", how)
     elif place.endswith("tool"):
-        names = (f"{file}:{tool}",) if "named" in place else ()
-        pool = ToolPool(
-            EnvironmentSettings(tools=names, deadline=1), [] if names else [functions[tool]]
-        )
+        called = f"{file}:{tool}" if "named" in place else functions[tool]
+        pool = ToolPool(EnvironmentSettings(deadline=1), [called])
         kind, message = answered(pool, tool, how)
     elif "named" in place:
         grader = Custom(target=f"{file}:{reward}", deadline=1, memory_gib=4).open()

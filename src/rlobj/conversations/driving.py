@@ -384,7 +384,7 @@ class Conversations:
         turns, tokens = (rollout.turns_left - 1) // share, rollout.tokens_left // share
         agents: list[tuple[ToolEnvironment, OpenRollout]] = []
         for index, call in enumerate(calls):
-            pool = ToolPool(self.settings.model_copy(update={"tools": ()}), call.tools)
+            pool = ToolPool(self.settings, call.tools)
             schemas = pool.schemas()
             rendering = Rendering(voice.tokenizer, voice.chat, schemas)
             reader = CallReader(rendering, self.settings.calls) if schemas else None

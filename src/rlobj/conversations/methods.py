@@ -77,8 +77,7 @@ class MethodEnvironment(ToolEnvironment):
         names = [name for name, _ in inspect.getmembers(type(made), inspect.isfunction)]
         tools = [n for n in names if n[0] != "_" and n not in ("reset", "get_reward")]
         functions = [getattr(made, name) for name in tools]
-        pool = ToolPool(settings.model_copy(update={"tools": ()}), functions, as_in_trl=True)
-        super().__init__(pool, made)
+        super().__init__(ToolPool(settings, functions, as_in_trl=True), made)
         self._text, self._deadline = text, settings.deadline
 
     async def reset(self, problem: Problem) -> list[Message] | None:

@@ -91,7 +91,7 @@ def open_conversations(
         return
     with ExitStack() as stack:
         if settings.target is None:
-            pool = stack.enter_context(_tool_pool(settings, tools))
+            pool = stack.enter_context(ToolPool(settings, tools))
             made: Callable[[], Environment] = partial(ToolEnvironment, pool)
             schemas: Sequence[dict[str, Any]] = pool.schemas()
         elif environment is None and settings.target not in ENVIRONMENTS:
@@ -127,17 +127,8 @@ def check_named(
         load_environment(str(settings.target))
     elif settings.target and settings.target not in ENVIRONMENTS and environment is None:
         _named(settings.target, settings, lambda problem: problem.prompt).close()
-    tools = settings.tools if tools is None else tools
-    with _tool_pool(settings, tools) as pool:
+    with ToolPool(settings, tools) as pool:
         pool.schemas()
-
-
-def _tool_pool(
-    settings: EnvironmentSettings, tools: Sequence[str | Callable[..., Any]]
-) -> ToolPool:
-    named = tuple(tool for tool in tools if isinstance(tool, str))
-    functions = [tool for tool in tools if callable(tool)]
-    return ToolPool(settings.model_copy(update={"tools": named}), functions)
 
 
 def _named(

@@ -36,8 +36,8 @@ class ToolPool:
     `call` is used in one event loop. `close` ends all processes; so does the end of this process.
 
     Args:
-        settings: `tools` and the limits.
-        functions: further tools, which run in threads of this process.
+        settings: the limits.
+        tools: in place of those of the settings; functions run in threads of this process.
         as_in_trl: the policy reads `str(result)` of a function, or `{'error': '...'}`.
 
     Raises:
@@ -47,14 +47,14 @@ class ToolPool:
     def __init__(
         self,
         settings: EnvironmentSettings,
-        functions: Sequence[Callable[..., Any]] = (),
+        tools: Sequence[str | Callable[..., Any]] | None = None,
         *,
         as_in_trl: bool = False,
     ) -> None:
         self._as_in_trl = as_in_trl
         self._settings, self._threads = settings, DaemonThreads()
         self._tools = dict[str, str | Callable[..., Any]]()
-        for tool in (*settings.tools, *functions):
+        for tool in settings.tools if tools is None else tools:
             name = _name(tool)
             if name in self._tools:
                 raise ConfigError(f"two tools have the name {name!r}. Give one another name")

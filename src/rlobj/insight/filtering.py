@@ -72,8 +72,8 @@ def read_filter(where: str | Expr, more: Sequence[str] = ()) -> Expr:
     return rule
 
 
-def deciding(objective: Objective) -> dict[str, tuple[Any, list[str]]]:
-    """What decides about tokens in an objective, by its text: rule or number, and its fields."""
+def deciding(objective: Objective) -> dict[Expr, str]:
+    """The rules and numbers that decide about tokens, each with the fields that hold it."""
     fields = [
         ("drop", objective.drop_rule),
         ("keep", objective.keep_rule),
@@ -81,11 +81,11 @@ def deciding(objective: Objective) -> dict[str, tuple[Any, list[str]]]:
         *(("switch", rule) for rule in objective.surrogate.rules()),
         *((penalty.kind, penalty.where) for penalty in objective.penalties),
     ]
-    by_text: dict[str, tuple[Any, list[str]]] = {}
+    deciders: dict[Expr, str] = {}
     for field, rule in fields:
         if rule is not None:
-            by_text.setdefault(str(rule), (rule, []))[1].append(field)
-    return by_text
+            deciders[rule] = f"{deciders[rule]}, {field}" if rule in deciders else field
+    return deciders
 
 
 def columns_of(rule: Expr | None) -> list[str]:

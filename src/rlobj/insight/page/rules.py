@@ -23,9 +23,8 @@ def objective_of(settings: Mapping[str, Any]) -> Objective | None:
 
 
 def rules_of(objective: Objective | None) -> dict[Expr, str]:
-    """The rules and numbers that decide about tokens, each with the fields that hold it."""
-    deciders = () if objective is None else deciding(objective).values()
-    return {rule: ", ".join(fields) for rule, fields in deciders}
+    """What decides about tokens in an objective that may be unknown; see `deciding`."""
+    return {} if objective is None else deciding(objective)
 
 
 def parts_of(expression: Expr) -> list[Rule]:
