@@ -136,7 +136,7 @@ def test_rows_repeated_for_sampling_are_left_out(tmp_path):
     write_parquet(tmp_path / "aime24.parquet", rows)
     loaded = load_benchmark("aime24", data_dir=tmp_path)
     assert len(loaded.problems) == 30
-    assert loaded.notes == ("930 rows repeat a question and were left out",)
+    assert loaded.notes == ("930 rows with repeated questions were left out",)
 
 
 # ---- where --------------------------------------------------------------------------------------

@@ -83,11 +83,7 @@ def load_benchmark(
     problems = unique.problems
     if not problems:
         raise DataError(f"{source}: no problem with an answer")
-    counts = {
-        "rows repeat a question and were left out": unique.repeated + reader.repeated,
-        **{f"rows without {part} were left out": left for part, left in reader.left_out.items()},
-    }
-    notes = [f"{count} {what}" for what, count in counts.items() if count]
+    notes = reader.notes(unique.repeated)
     if len(problems) != benchmark.problems:
         titled = f"{benchmark.title} has {benchmark.problems}"
         notes.append(f"{source} has {len(problems)} problems; {titled}: scores do not compare")

@@ -108,6 +108,16 @@ class RowReader:
             else:
                 self.left_out[problem] += 1
 
+    def notes(self, repeated: int) -> list[str]:
+        """How many rows were left out, in words.
+
+        Args:
+            repeated: number of problems that were read and have the question of an earlier one.
+        """
+        counts = {"rows with repeated questions": repeated + self.repeated}
+        counts |= {f"rows without {part}": count for part, count in self.left_out.items()}
+        return [f"{count} {rows} were left out" for rows, count in counts.items() if count]
+
     def _found(self, row: Mapping[str, Any], where: str) -> Columns:
         """The columns of a source, with common names for those that are not named."""
         names = column_names(row)

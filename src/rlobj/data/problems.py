@@ -73,22 +73,20 @@ class UniqueProblems:
     Attributes:
         problems: the unique problems, in order.
         repeated: number of problems with the question of an earlier one.
-        disagreeing: number of these with another answer.
     """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self.repeated = self.disagreeing = 0
-        self._answers: dict[str, str] = {}
+        self.repeated = 0
+        self._questions: set[str] = set()
         self._ids: set[str] = set()
 
     def add(self, problem: Problem) -> Problem | None:
         """Append and return a problem if its question is new; change its id if that is in use."""
-        if problem.prompt in self._answers:
+        if problem.prompt in self._questions:
             self.repeated += 1
-            self.disagreeing += self._answers[problem.prompt] != problem.answer
             return None
-        self._answers[problem.prompt] = problem.answer
+        self._questions.add(problem.prompt)
         if problem.id in self._ids:
             problem = replace(problem, id=f"{problem.id}-{digest(problem.prompt)[:16]}")
         self._ids.add(problem.id)

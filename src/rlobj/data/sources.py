@@ -248,14 +248,8 @@ def load_problems(
             kept.append(new)
         if len(kept) == config.limit:
             break
-    counts = {
-        "left out %d rows with repeated questions": unique.repeated + reader.repeated,
-        "%d repeated questions have different answers; the first row was kept": unique.disagreeing,
-        **{f"left out %d rows without {part}": count for part, count in reader.left_out.items()},
-    }
-    for text, count in counts.items():
-        if count:
-            logger.warning(f"%s: {text}", source, count)
+    for note in reader.notes(unique.repeated):
+        logger.warning("%s: %s", source, note)
     if not kept:
         what = "a question and an answer" if answers else "a question"
         raise DataError(f"{source}: no problem with {what} in the {split} split")
