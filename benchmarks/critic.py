@@ -6,10 +6,10 @@ of the policy compute a prompt once for them. `ppo` has the same prompts and as 
 one response to each of 8 times as many prompts. Both train on every token: grpo could leave out
 groups whose rewards are all equal, of which there are many in sums (`training.skip_inactive`).
 
-CPU seconds are of a step at one thread, the median of the steps after the first. The rollout is
-drawing and grading; the value is its pass over the rollout and its updates, of which 'explained' is
-the explained variance in the last step. MiB are the largest resident memory of the process in the
-steps, with everything in it. Ratios are to grpo with responses of this length.
+CPU seconds are of a step at one thread, the median of the steps after the first; the rollout is
+drawing and grading. 'Explained' is the explained variance of the value in the last step. MiB are
+the largest resident memory of the process in the whole run, with the checkpoint at its end. Ratios
+are to grpo with responses of this length.
 
     python -m benchmarks.critic [--full] [--rounds K] [--out DIR]
 """
@@ -28,12 +28,14 @@ from benchmarks.made_up import QUIET
 from benchmarks.trainer import Watch
 from benchmarks.trainer_work import REAL, prepare
 
-ARMS = {
-    "grpo": ("grpo", 8),
-    "ppo, 8 responses a prompt": ("ppo", 8),
-    "ppo, 1 response a prompt": ("ppo", 1),
+VALUE = {"scores.critic.learning_rate": 1e-4}
+ARMS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "grpo": ("grpo", 8, {}),
+    "ppo, 8 responses a prompt": ("ppo", 8, VALUE),
+    "the same, with LoRA for the value": ("ppo", 8, {**VALUE, "scores.critic.lora": {"rank": 16}}),
+    "ppo, 1 response a prompt": ("ppo", 1, VALUE),
 }
-"""The preset, and responses to a prompt."""
+"""The preset, responses to a prompt, and settings."""
 COLUMNS = {
     "longest": ("longest response", "d"),
     "arm": ("run", ""),
@@ -61,12 +63,11 @@ class WatchValue(Watch):
 
 def answer(work: str, arm: str, steps: int) -> dict[str, Any]:
     """One run: the medians of its steps but the first, and its peak memory."""
-    preset, group = ARMS[arm]
+    preset, group, settings = ARMS[arm]
     watch = WatchValue()
     with tempfile.TemporaryDirectory() as folder:
         task = prepare(work, 64.0, Path(folder))
         responses = task.prompts * task.group
-        critic = {"scores.critic.learning_rate": 1e-4} if preset == "ppo" else {}
         rlobj.train(
             preset,
             model=task.policy,
@@ -87,7 +88,7 @@ def answer(work: str, arm: str, steps: int) -> dict[str, Any]:
                 "training.learning_rate": task.learning_rate,
                 "training.skip_inactive": False,
                 "training.threads": 1,
-                **critic,
+                **settings,
                 **QUIET,
             },
             callbacks=[watch],
@@ -105,7 +106,7 @@ def answer(work: str, arm: str, steps: int) -> dict[str, Any]:
 
 def measure(quick: bool, rounds: int) -> Table:
     """Every arm with responses of two lengths, in turn."""
-    steps, works = (4, ("real-6",)) if quick else (8, ("real-6", "real-60"))
+    steps, works = 4, ("real-6",) if quick else ("real-6", "real-60")
     questions = {
         (work, arm): {"work": work, "arm": arm, "steps": steps} for work in works for arm in ARMS
     }

@@ -36,6 +36,9 @@ from rlobj.ranks import together
 from rlobj.runs.checkpoints import write_manifest
 from rlobj.runs.run_folder import RunFolder
 
+_ADAPTER = "adapter/adapter_model"
+"""A file of peft's own format: one rank writes it whole."""
+
 
 def write(
     run: RunFolder,
@@ -63,15 +66,16 @@ def write(
     critic, models = learner.critic, {"model": policy}
     if critic is not None:
         models[f"scores/{critic.name}"] = critic.policy
-    parts = _shares(policy, parallel, learner)  # communication happens here and not below
     try:
         with _writing(run, comm):
             if comm.rank == 0:
                 remove(place)
-                for folder in {"model", "random", *parts}:
-                    (place / folder).mkdir(parents=True, exist_ok=True)
+        for file, tensors in _shares(policy, parallel, learner):
+            with _writing(run, comm):
+                _write_share(place / file, tensors, comm)
+            del tensors  # or the next share would be copied beside it
         with _writing(run, comm):
-            _write_shares(place, parts, models, comm)
+            (place / "random").mkdir(exist_ok=True)
             cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
             states = [state.tolist() for state in (torch.get_rng_state(), *cuda)]
             state_text = json.dumps({"python": random.getstate(), "torch": states})
@@ -104,8 +108,8 @@ def _writing(run: RunFolder, comm: Comm) -> Iterator[None]:
         yield
 
 
-def _shares(policy: Policy, parallel: Any, learner: Any) -> dict[str, dict[str, Tensor]]:
-    """Return this rank's share of all tensors by folder, on the CPU.
+def _shares(policy: Policy, parallel: Any, learner: Any) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield the file and this rank's share of its tensors, on the CPU.
 
     All ranks gather every tensor; rank r keeps the tensors r, r + size, r + 2·size, ...
     """
@@ -123,43 +127,31 @@ def _shares(policy: Policy, parallel: Any, learner: Any) -> dict[str, dict[str, 
             for key, value in parallel.moments(parameter).items():
                 yield f"{name}/{key}", torch.as_tensor(value)
 
-    parts = {
-        "model": mine(policy.weights(parallel.full)),
-        "optimizer": mine(moments(parallel, policy.model)),
-    }
-    parts |= {f"scores/{name}": mine(s.whole()) for name, s in learner.scores.lagged.items()}
+    yield "model/model", mine(policy.weights(parallel.full))
+    yield "optimizer/moments", mine(moments(parallel, policy.model))
+    for name, score in learner.scores.lagged.items():
+        yield f"scores/{name}/weights", mine(score.whole())
     if (critic := learner.critic) is not None:
         name, full, model = critic.name, critic.parallel.full, critic.policy.model
-        parts[f"scores/{name}"] = mine(critic.policy.weights(full))
-        parts[f"optimizer/{name}"] = mine(moments(critic.parallel, model))
+        yield f"scores/{name}/model", mine(critic.policy.weights(full))
+        yield f"optimizer/{name}/moments", mine(moments(critic.parallel, model))
         if critic.settings.lora is not None:
             whole = ((name, full(parameter)) for name, parameter in trained(model))
-            parts[f"scores/{name}/adapter"] = mine(whole)
+            yield f"scores/{name}/adapter/weights", mine(whole)
     if without_adapters(policy.model) is not policy.model:
-        parts["adapter"] = dict(adapter_weights(policy.model, parallel.full))
-    return parts
+        weights = adapter_weights(policy.model, parallel.full)
+        yield _ADAPTER, {name: weight.cpu().contiguous() for name, weight in weights}
 
 
-def _write_shares(
-    place: Path,
-    parts: Mapping[str, Mapping[str, Tensor]],
-    models: Mapping[str, Policy],
-    comm: Comm,
-) -> None:
+def _write_share(file: Path, tensors: dict[str, Tensor], comm: Comm) -> None:
     from safetensors.torch import save_file
 
-    def save(tensors: Mapping[str, Tensor], file: Path) -> None:
-        save_file(dict(tensors), file, metadata={"format": "pt"})
-
-    share = f"-{comm.rank + 1:05d}-of-{comm.size:05d}" if comm.size > 1 else ""
-    for folder, tensors in parts.items():
-        kind = "moments" if folder.startswith("optimizer") else "weights"
-        name = "model" if folder in models else kind
-        if folder != "adapter":
-            save(tensors, place / folder / f"{name}{share}.safetensors")
-    if comm.rank == 0 and "adapter" in parts:
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in parts["adapter"].items()}
-        save(tensors, place / "adapter" / "adapter_model.safetensors")
+    shared = comm.size > 1 and not str(file).endswith(_ADAPTER)
+    if shared:
+        file = file.with_name(f"{file.name}-{comm.rank + 1:05d}-of-{comm.size:05d}")
+    if shared or comm.rank == 0:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, f"{file}.safetensors", metadata={"format": "pt"})
 
 
 def _write_index(folder: Path) -> None:
