@@ -285,6 +285,30 @@ def test_returns_beside_given_advantages_are_asked_for():
     assert larger > expected
 
 
+def test_a_value_of_each_response_is_no_value_of_each_token():
+    table = small()
+    one = table.with_columns({"critic_new_value": torch.zeros(2).double()})
+    message = r"column 'critic_new_value' is \[2\]; clipped_squared reads .* of each token, \[3\]"
+    for loss in (VALUED.loss, VALUED.value_loss):
+        with pytest.raises(BatchError, match=message):
+            loss(one, VALUED.plan([table]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"value": "reference"}, "advantage.value: 'reference' is a policy's score; use {value:"),
+        ({"value": "judge"}, "advantage.value: 'judge' is a policy's score"),
+        ({"coefficient": -0.5}, "values: expected a coefficient of 0 or more, got -0.5"),
+    ],
+)
+def test_what_no_value_can_be_is_refused(settings, message):
+    advantage = {"kind": "gae", "value": settings.get("value", "critic")}
+    terms = [{"kind": "clipped_squared", "value": "critic", **settings}]
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Objective(advantage=advantage, values=terms, scores=["judge"])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("lam", "message"),
     [

@@ -483,11 +483,6 @@ def test_a_model_of_several_labels_is_refused_by_the_name_of_its_setting(policy,
         run_training(several, tmp_path / "run")
 
 
-def test_a_frozen_score_cannot_be_the_value():
-    with pytest.raises(ConfigError, match="'critic' is the advantage's value"):
-        rlobj.Objective(advantage="gae", scores=["critic"])
-
-
 def test_a_warm_up_that_no_step_comes_after_is_doubted(policy):
     shorter, whole = (config_of(policy, scores=critic_with(value_warmup=n)) for n in (3, 4))
     assert not [*doubts(shorter)]

@@ -16,7 +16,7 @@ import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from torch import Tensor
 
-from rlobj.base.errors import ConfigError
+from rlobj.base.errors import BatchError, ConfigError
 from rlobj.base.primitives import Primitive
 from rlobj.objectives import functional, statistics
 from rlobj.objectives.advantages import Advantage, Weights
@@ -88,12 +88,6 @@ class Gae(Advantage):
     def group_relative(self) -> bool:
         return False
 
-    def columns(self) -> dict[str, str]:
-        """The TokenBatch columns that it reads, each with what reads it."""
-        names = [f"{self.value}_value"]
-        names += [f"{self.value}_bootstrap"] if self.truncated == "bootstrap" else []
-        return dict.fromkeys(names, f"the advantage {self}")
-
 
 def value_advantages(
     advantage: Gae,
@@ -102,15 +96,8 @@ def value_advantages(
     tables: Sequence[TokenBatch],
     comm: Comm,
 ) -> list[TokenBatch]:
-    """The tables with the columns `advantages` and NAME_return; called by all ranks together.
-
-    Args:
-        advantage: A.
-        columns: the TokenBatch columns to read, each with what reads it.
-        reward_kl: what is subtracted from each token's reward.
-        tables: this rank's tables.
-        comm: the process group.
-    """
+    """This rank's tables with the columns `advantages` and NAME_return; called by all ranks
+    together. `columns` are those to read, each with what reads it."""
     frame = Frame(tables, columns, comm)
     name, starts = advantage.value, frame.table.turn_starts
     values = frame.batch(f"{name}_value").double()
@@ -127,15 +114,14 @@ def value_advantages(
     def estimate(lam: Any, who: str) -> tuple[Tensor, Tensor]:
         """A, and A + V."""
         share = _by_turn(frame, lam, who)
-        sums, _ = functional.gae(rewards, values, turns, advantage.gamma, share, following)
+        sums, goals = functional.gae(rewards, values, turns, advantage.gamma, share, following)
         if bool(last.all()):  # no rollout has several turns, on any rank
-            return sums, sums + values
-        decay = advantage.gamma * share
-        unit, (first, product), _ = frame.ordered_turns([sums[starts], power(decay, turns)])
+            return sums, goals
+        decay = power(advantage.gamma * share, turns)
+        unit, (first, product), _ = frame.ordered_turns([sums[starts], decay])
         later = _later(statistics.scan_to_go(first, product, unit.bincount()), last)[back]
-        left = (starts + turns)[frame.table.turns] - torch.arange(len(sums), device=frame.device)
-        sums = sums + power(decay[frame.table.turns], left) * later[frame.table.turns]
-        return sums, sums + values
+        ahead = following + share * later  # λ·A of the next turn's first token beside its V
+        return functional.gae(rewards, values, turns, advantage.gamma, share, ahead)
 
     advantages, returns = estimate(advantage.lam, "advantage.lam")
     if advantage.lam_value is not None:
@@ -162,13 +148,7 @@ def _later(numbers: Tensor, last: Tensor) -> Tensor:
 
 
 def _token_rewards(frame: Frame, reward_kl: RewardKL, ends: Tensor) -> Tensor:
-    """r_t of each token, float64 [N].
-
-    Args:
-        frame: the tokens.
-        reward_kl: what is subtracted from each token's reward.
-        ends: the last turns of rollouts, bool [T].
-    """
+    """r_t of each token, float64 [N]; `ends` are the last turns of rollouts, bool [T]."""
     table = frame.table
     tokens = torch.cat([table.turn_starts[1:], table.lengths.sum()[None]])[: len(ends)] - 1
     by_turn = "turn_reward" in frame.columns_read
@@ -234,11 +214,14 @@ class ClippedSquared(ValueLoss):
         return (near - returns).abs() > (new - returns).abs()
 
     def _columns(self, terms: Terms) -> tuple[Tensor, Tensor, Tensor]:
-        new, old = (
-            torch.where(terms.table.decided, terms.table.column(name, type(self).__name__), 0.0)
-            for name in self.needs()
-        )
-        return new, old.detach(), terms.values[f"{self.value}_return"]
+        table, columns = terms.table, list[Tensor]()
+        for name in self.needs():
+            column = table.column(name, type(self).__name__)
+            if column.shape != table.decided.shape:
+                expected = f"{self.kind} reads a value of each token, {[*table.decided.shape]}"
+                raise BatchError(f"column '{name}' is {[*column.shape]}; {expected}")
+            columns.append(torch.where(table.decided, column, 0.0))
+        return columns[0], columns[1].detach(), terms.values[f"{self.value}_return"]
 
 
 def value_names(settings: Mapping[str, Any]) -> list[str]:

@@ -48,7 +48,7 @@ from rlobj.objectives.plan import Plan
 from rlobj.objectives.planning import make_plan
 from rlobj.objectives.rollout_advantages import rollout_advantages
 from rlobj.objectives.rules.columns import score_column
-from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
+from rlobj.objectives.rules.nodes import Column, Constant, Controlled, NamedReward
 from rlobj.objectives.settings import bind, expressions
 from rlobj.objectives.statistics import Comm, SingleProcess
 from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField, Terms
@@ -156,8 +156,8 @@ class Objective(Model):
         for name in self.columns:
             if name in taken or not (name.isidentifier() and name[0].islower()):
                 yield f"columns: expected new names such as 'stage' in lower case, got '{name}'"
-        if self.critic in self.scores:
-            yield f"scores: '{self.critic}' is the advantage's value; use {{value: true, ...}}"
+        if self.critic in self._all_scores:
+            yield f"advantage.value: '{self.critic}' is a policy's score; use {{value: true, ...}}"
         values = {*value_names(vars(self))} - {*self.scores}
         yield from needs.score_name_mistakes([*self.scores, *values], [*self.columns])
         yield from needs.against_mistakes(self.scores, self.terms, self.reward_kl.against)
@@ -166,9 +166,11 @@ class Objective(Model):
         if isinstance(self.advantage, Gae) and type(self.advantage) is not Gae:
             yield "advantage: a class of one's own cannot be a Gae; give TokenBatch(advantages=...)"
         for term in self.values:
-            if not (isinstance(self.advantage, Gae) and self.advantage.value == term.value):
+            if self.critic != term.value:
                 expected = f"advantage: {{kind: gae, value: {term.value}}}, got '{self.advantage}'"
                 yield f"values: a value is trained on the returns of its advantage; use {expected}"
+            if isinstance(term.coefficient, Constant) and term.coefficient.value < 0:
+                yield f"values: expected a coefficient of 0 or more, got {term.coefficient}"
         for rule in self.split_rules:
             if self.split_rules.count(rule) > 1:
                 yield f"split: '{rule}' is given twice, and its second phase would have no token"
@@ -600,7 +602,9 @@ class Objective(Model):
         lams = [(f"advantage.{path}", number) for path, number, _ in expressions(self.advantage)]
         read = needs.rule_columns(lams, self._all_scores)
         read.pop("advantages")
-        return self.advantage.columns() | read
+        kinds = ["value", *["bootstrap"] * (self.advantage.truncated == "bootstrap")]
+        columns = [f"{self.critic}_{kind}" for kind in kinds]
+        return dict.fromkeys(columns, f"the advantage {self.advantage}") | read
 
     @cached_property
     def expressions(self) -> list[tuple[str, rules.Expr]]:
