@@ -428,6 +428,9 @@ def test_an_objective_with_a_value_is_read_from_what_it_writes():
     assert "advantage.lam: maximum(0, 1 - 1 / (0.4 * length))\n    rollout by rollout" in text
     assert "plan reads judge_value, rewards" in text
     assert "with one update per rollout V = V_old" in text
+    assert "V_old, judge_value, from the start of the step; V is judge_new_value" in text
+    assert "whiten=True" in text
+    assert "whiten=False" in str(Objective(advantage=Gae(whiten=False)))
     assert "V = V_old" not in str(objective.explain(1, value_updates=2))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlobj.base.primitives import Primitive
-from rlobj.objectives.critic import ClippedSquared
+from rlobj.objectives.critic import ClippedSquared, Gae
 from rlobj.objectives.divisors import Divisor
 from rlobj.objectives.penalties import KL, LossTerm, RewardKL
 from rlobj.objectives.rules import Expr, nodes
@@ -88,12 +88,13 @@ def _yaml(primitive: Primitive) -> str:
 def _settings(primitive: Primitive) -> str:
     """The primitive with all settings that have a value, with defaults: Clip(low=0.2, ...)."""
     declared = vars(type(primitive)).get("__annotations__", {})  # before those of the base class
-    names = sorted(type(primitive).model_fields, key=lambda name: name not in declared)
+    fields = type(primitive).model_fields
+    names = sorted(fields, key=lambda name: name not in declared)
     values = {name: getattr(primitive, name) for name in names}
     texts = [
         f"{name}={_settings(value) if isinstance(value, Primitive) else value}"
         for name, value in values.items()
-        if value is not None and value is not False
+        if value is not None and (value is not False or fields[name].default)
     ]
     return f"{type(primitive).__name__}({', '.join(texts)})"
 
@@ -117,6 +118,12 @@ def _formula(terms: Terms, fields: Sequence[str], reward_kl: RewardKL) -> tuple[
         if isinstance(term, Divisor):
             line += f" Counts {term.over} tokens of the update."
         lines.append(line)
+        if isinstance(term, Gae):
+            old, new, goal = (f"{term.value}_{of}" for of in ("value", "new_value", "return"))
+            lines.append(
+                f"V_t of A is V_old, {old}, from the start of the step; V is {new}, of the present "
+                f"weights; G is {goal}, A + V_old by lam_value, before A is whitened"
+            )
     if "shape" in fields:
         lines.append("A in S and P is `shape`; rules and weights read the A without it")
     if beta := reward_kl.coefficient:
