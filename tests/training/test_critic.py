@@ -458,6 +458,8 @@ def test_the_model_of_a_value_may_end_with_another_token_but_reads_the_same_ones
     [
         ({"scores.critic": None}, r"nothing trains it: use scores\.critic\.value=true"),
         ({"scores.critic.model": "nowhere/x/y"}, r"there is no run or model folder 'nowhere/x/y'"),
+        ({"scores.critic.model": "reference"}, r"model.*: expected policy, a copy of it before"),
+        ({"scores.critic.value": False}, r"scores\.critic\.value.*: expected true; without it"),
         ({"scores.critic.range": [1, 0]}, r"expected \[lowest, highest\]"),
         ({"scores.critic.lora": {"targets": ["none"]}}, r"scores\.critic\.lora\.targets"),
     ],

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.embedded_policy import build_tokenizer
-from runs import ROWS, make_steps, metrics, open_trainer, ranks, write_config
+from runs import (
+    QUICK,
+    ROWS,
+    ROWS_TEMPLATE,
+    make_steps,
+    metrics,
+    open_trainer,
+    ranks,
+    write_config,
+)
 from safetensors.torch import load_file, save_file
 from served import plain_server
 from tiny import save_tiny_policy, tiny_config
@@ -199,8 +208,10 @@ def test_a_teacher_that_no_problem_of_a_step_names_is_not_asked(
             {"models": {"even": {"model": "policy", "ema": 0.5}}},
             r"models\.even .*expected a frozen",
         ),
+        ({"models": {"even": "policy"}}, r"models\.even .*: expected a frozen .*; got 'policy'"),
+        ({"models": {"even": "required"}}, r"models\.even .*: expected a frozen model"),
         ({"models": {}}, r"scores\.teacher\.models.*: .* at least 1"),
-        ({"models": {"even": {"modl": "x"}}}, r"scores\.teacher\.models\.even\.modl .*unknown key"),
+        ({"models": {"even": {"modl": "x"}}}, r"models\.even .*model, run or server; got .*modl"),
         ({"model": "x"}, r"scores\.teacher\.model .*unknown key"),
     ],
 )
@@ -211,6 +222,21 @@ def test_mistakes_of_teachers_by_a_column_are_told_before_the_run(
     with pytest.raises(ConfigError, match=message):
         run_training(config_of(policy, data, teacher), tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_route_is_checked_before_a_run_and_its_values_may_be_numbers(
+    policy: Path, teachers: dict[str, Path], data: str, tmp_path: Path
+) -> None:
+    """YAML reads 0 as a number."""
+    numbers: Any = {number: str(teachers["even"]) for number in range(3)}
+    scores: Any = {"teacher": {"by": "level", "models": numbers}}
+    given: dict[str, Any] = {"model": str(policy), "data": data, "dry_run": True}
+    objective = {"scores": ["teacher"], "shape": "advantage + teacher_gap"}
+    settings = {**QUICK, "objective": objective, "scores": scores, **ROWS_TEMPLATE}
+    rlobj.train("dapo-loss", settings=settings, **given)
+    del numbers[2]
+    with pytest.raises(ConfigError, match=r"by: problem .* has '2' in the column 'level', and"):
+        rlobj.train("dapo-loss", settings=settings, **given)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ def resolved_score(name: str, score: Any) -> Any:
     """
     changes: dict[str, Any] = {}
     if isinstance(score, RoutedConfig):
-        parts = [resolved_score(*part) for part in score.parts(name).items()]
-        return score.model_copy(update={"models": dict(zip(score.models, parts, strict=True))})
+        models = {k: resolved_score(f"{name}.models.{k}", x) for k, x in score.models.items()}
+        return score.model_copy(update={"models": models})
     if score.prompt is not None and not is_template(score.prompt):
         changes["prompt"] = _read_template(name, score.prompt)
     if score.model is not None and not score.is_policy:

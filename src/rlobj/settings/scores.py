@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rlobj.base.addresses import Address
 from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.validation import InvalidFields, Model
+from rlobj.data import Problem
 
 REQUIRED = "required"
 
@@ -35,7 +36,7 @@ class ValueConfig(Model):
     required: ClassVar[bool] = False
     dtype: ClassVar[str] = "float32"
 
-    value: Literal[True]
+    value: bool
     """true: this score is a value, the expected reward after the context before a token"""
     model: str = "policy"
     """policy, a copy of the policy as it is before training; or hub id or folder of a model whose
@@ -66,12 +67,23 @@ class ValueConfig(Model):
         """Whether it starts from the policy's weights."""
         return self.model == "policy"
 
-    @field_validator("range")
-    @classmethod
-    def _ascends(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
-        if bounds is not None and bounds[0] >= bounds[1]:
-            raise ConfigError(f"expected [lowest, highest], got {[*bounds]}")
-        return bounds
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        low, high = self.range or (0.0, 1.0)
+        other = f"expected policy, a copy of it before training, or a model; got {self.model}"
+        checks = {
+            "value": not self.value and "expected true; without it, a score is that of a policy",
+            "model": self.model in ("reference", REQUIRED) and other,
+            "range": low >= high and f"expected [lowest, highest], got {[low, high]}",
+        }
+        _refuse(checks)
+        return self
+
+
+def _refuse(mistakes: Mapping[str, Any]) -> None:
+    """Raise an error with these mistakes, by setting; what is false is none."""
+    if problems := [(name, str(text)) for name, text in mistakes.items() if text]:
+        raise InvalidFields(problems)
 
 
 class ScoreConfig(Model):
@@ -131,13 +143,19 @@ class ScoreConfig(Model):
                 and "the policy itself has a gap of 0: add prompt, ema or every"
             ),
         }
-        if problems := [(name, str(text)) for name, text in checks.items() if text]:
-            raise InvalidFields(problems)
+        _refuse(checks)
         return self
 
 
-def _named(entry: Any) -> Any:
-    return {"model": entry} if isinstance(entry, str) else entry
+def _frozen(entry: Any) -> Any:
+    """The settings of one of several models, from its name or from settings."""
+    settings = {"model": entry} if isinstance(entry, str) else entry
+    settings = settings if isinstance(settings, Mapping) else {}
+    sources = [settings.get(key) for key in ("model", "run", "server")]
+    if not any(sources) or sources[0] in ("policy", REQUIRED):
+        expected = "expected a frozen model: its name, or settings with model, run or server"
+        raise ConfigError(f"{expected}; got {entry!r}")
+    return settings
 
 
 class RoutedConfig(Model):
@@ -147,37 +165,37 @@ class RoutedConfig(Model):
     by: str
     """column of the problems whose value names the model; `source` is also the label of a problem's
     source, if the data has several"""
-    models: dict[str, Annotated[ScoreConfig, BeforeValidator(_named)]] = Field(min_length=1)
+    models: dict[
+        Annotated[str, BeforeValidator(str)], Annotated[ScoreConfig, BeforeValidator(_frozen)]
+    ] = Field(min_length=1)
     """model of each value of the column: its name, or the settings of a score without `by`"""
 
     is_policy: ClassVar[bool] = False
     required: ClassVar[bool] = False
 
-    @model_validator(mode="after")
-    def _frozen(self) -> Self:
-        what = "expected a frozen model: model, run or server"
-        moving = [key for key, score in self.models.items() if score.is_policy or score.required]
-        if moving:
-            raise InvalidFields([(f"models.{key}", what) for key in moving])
-        return self
+    def chosen(self, name: str, problem: Problem) -> str:
+        """The name of the model that scores the responses to a problem, `teacher.models.math`.
 
-    def parts(self, name: str) -> dict[str, ScoreConfig]:
-        """Its models by names of settings, `teacher.models.math`, where `name` is `teacher`."""
-        return {f"{name}.models.{key}": score for key, score in self.models.items()}
+        Raises:
+            ConfigError: the problem names none; `name` is that of the score.
+        """
+        columns = {**({"source": problem.source} if problem.source else {}), **problem.extra}
+        if (key := str(columns.get(self.by))) in self.models:
+            return f"{name}.models.{key}"
+        value = f"{key!r} in the column '{self.by}'" if self.by in columns else f"no '{self.by}'"
+        models = f"scores.{name}.models has {', '.join(self.models)}"
+        raise ConfigError(f"scores.{name}.by: problem {problem.id} has {value}, and {models}")
 
 
 def single_scores(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """The scores of one model, and each model of the others, by names of settings.
-
-    Args:
-        scores: settings by name.
-
-    Returns:
-        Settings by name: `teacher`, or `teacher.models.math` and so on.
-    """
+    """The scores of one model, and each model of the others, by names of settings: `teacher`, or
+    `teacher.models.math` and so on."""
     single: dict[str, Any] = {}
     for name, score in scores.items():
-        single |= score.parts(name) if isinstance(score, RoutedConfig) else {name: score}
+        if isinstance(score, RoutedConfig):
+            single |= {f"{name}.models.{key}": part for key, part in score.models.items()}
+        else:
+            single[name] = score
     return single
 
 
@@ -222,13 +240,12 @@ def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """A partial RunConfig whose objective knows the names of the scores and of the columns."""
     filled = dict(config)
     for section in ("scores", "columns"):
-        if isinstance(entries := config.get(section), Mapping):  # null removes one
-            filled[section] = {name: entry for name, entry in entries.items() if entry is not None}
-        names, objective = filled.get(section), filled.get("objective", {})
-        if section == "scores" and isinstance(names, Mapping):  # a value belongs to the advantage
-            names = {name: entry for name, entry in names.items() if not _is_value(entry)}
-        knows_names = isinstance(objective, Mapping) or hasattr(objective, section)
-        if not (names and isinstance(names, Mapping) and knows_names):
+        entries, objective = config.get(section), filled.get("objective", {})
+        if not isinstance(entries, Mapping):
+            continue
+        filled[section] = {n: entry for n, entry in entries.items() if entry is not None}
+        names = [n for n, entry in filled[section].items() if not _is_value(entry)]  # of advantages
+        if not (names and (isinstance(objective, Mapping) or hasattr(objective, section))):
             continue
         settings = objective if isinstance(objective, Mapping) else vars(objective)
         declared = settings.get(section) or ()
@@ -243,18 +260,15 @@ def with_names(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_scores(scores: Mapping[str, Any], read: frozenset[str]) -> None:
-    """Check that each score that an objective reads has a model.
-
-    Args:
-        scores: of the run.
-        read: names of the scores that the objective reads.
+    """Check that each of the scores that an objective reads has a model.
 
     Raises:
         ConfigError: one has none.
     """
-    for name in sorted(read - {"reference"}):
-        score = scores.get(name)
-        if score is None or isinstance(score, ValueConfig) or score.required:
+    for name in sorted(read):
+        score = scores.get(name, ScoreConfig())
+        unnamed = score.required and name != "reference"
+        if unnamed or isinstance(score, ValueConfig):
             raise ConfigError(
                 f"the objective reads the score '{name}', and nothing names its model: use ",
                 *(Setting(f"scores.{name}.run", "RUN"), " or "),

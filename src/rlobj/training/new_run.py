@@ -28,7 +28,7 @@ from rlobj.settings.building import build_config
 from rlobj.settings.layers import Layer, file_layer, flattened, layers_of, merged
 from rlobj.settings.presets import load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig, settings_of
-from rlobj.settings.scores import is_template, single_scores
+from rlobj.settings.scores import RoutedConfig, is_template, single_scores
 from rlobj.settings.starting import refuse_senseless, refuse_unknown_accuracy
 from rlobj.settings.trust import named_code, trusted_config
 from rlobj.training.loop.inputs import SETTING_OF
@@ -267,13 +267,14 @@ def _absolute(name: Any) -> Any:
 
 
 def check_functions(run: ResolvedRun) -> None:
-    """Check the functions, columns and prompts of a run, as its start does.
+    """Check the functions, columns, teachers and prompts of a run, as its start does.
 
     Functions that may not be imported here are left out.
 
     Raises:
         ConfigError: a function cannot be imported or cannot grade the first problem, or it gives no
-            accuracy and dynamic sampling compares accuracies; there is no such environment or tool.
+            accuracy and dynamic sampling compares accuracies; there is no such environment or tool;
+            or a problem names none of a score's models.
         DataError: the problems cannot be read, or have no number as a column of one's own.
     """
     config, inputs = run.config, run.inputs
@@ -282,6 +283,10 @@ def check_functions(run: ResolvedRun) -> None:
     def checked(section: str) -> bool:
         return all(map(importable, named_code({section: settings[section]})))
 
+    for name in config.objective.read_scores & config.scores.keys():
+        if isinstance(score := config.scores[name], RoutedConfig):
+            for problem in run.problems.train:
+                score.chosen(name, problem)
     if config.environment.active and checked("environment"):
         from rlobj.conversations.opening import check_named  # which imports torch
 

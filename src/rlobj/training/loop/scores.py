@@ -511,8 +511,9 @@ def hints_of(
     prompts = {name: x.prompt for name, x in single_scores(scores).items() if x.prompt}
     context = prompt_limit(config, policy.model.config, configured=False) or math.inf
 
-    def parts(problem: Problem) -> list[str]:
-        return [x for name, score in scores.items() for x in _hinted(name, score, problem)]
+    def names_of(problem: Problem) -> list[str]:
+        routed = [s.chosen(n, problem) for n, s in scores.items() if isinstance(s, RoutedConfig)]
+        return [*routed, *(name for name in scores if name in prompts)]
 
     def encoded(name: str, problem: Problem, feedback: str = "") -> list[int]:
         text = fill_template(f"scores.{name}.prompt", prompts[name], problem, feedback)
@@ -523,7 +524,9 @@ def hints_of(
             raise ConfigError(f"{what}: {text[:80]!r}")
         return ids
 
-    def hint(name: str, response: Response) -> list[int]:
+    def hint(name: str, response: Response) -> Sequence[int]:
+        if name not in prompts:
+            return response.prompt
         if response.began:
             raise RunError(
                 f"scores.{name}.prompt is about the problem, and the environment began a row with "
@@ -533,7 +536,7 @@ def hints_of(
         # a feedback that is too long is left out
         return ids if len(ids) <= context else encoded(name, response.problem)
 
-    pairs = [(name, problem) for problem in problems for name in parts(problem)]
+    pairs = [(name, problem) for problem in problems for name in names_of(problem)]
     for name, problem in pairs:
         if name in prompts and (size := len(encoded(name, problem))) > context:
             raise ConfigError(
@@ -542,25 +545,6 @@ def hints_of(
             )
 
     def hints(response: Response) -> dict[str, Sequence[int]]:
-        names = parts(response.problem)
-        return {
-            name: hint(name, response) if name in prompts else response.prompt for name in names
-        }
+        return {name: hint(name, response) for name in names_of(response.problem)}
 
     return hints if pairs else None
-
-
-def _hinted(name: str, score: Any, problem: Problem) -> list[str]:
-    """The score if it has a prompt of its own, or the one of its models that a problem names.
-
-    Raises:
-        ConfigError: the problem names none.
-    """
-    if not isinstance(score, RoutedConfig):
-        return [name] if score.prompt else []
-    columns = {**({"source": problem.source} if problem.source else {}), **problem.extra}
-    if (key := str(columns.get(score.by))) in score.models:
-        return [f"{name}.models.{key}"]
-    value = f"{key!r} in the column '{score.by}'" if score.by in columns else f"no '{score.by}'"
-    models = f"scores.{name}.models has {', '.join(score.models)}"
-    raise ConfigError(f"scores.{name}.by: problem {problem.id} has {value}, and {models}")
