@@ -278,6 +278,15 @@ def test_an_update_in_which_no_token_counts_leaves_the_value_as_it_is(policy, tm
         assert same(before, weights_of(learner.critic.policy.model))
 
 
+def test_a_step_that_trains_the_value_alone_is_not_idle(policy, tmp_path):
+    with open_trainer(config_of(policy, objective={"drop": "prob >= 0"}), tmp_path / "run") as run:
+        run_step(run)
+        line, idle = run.metrics, run.failures["idle"]
+    assert line["train/skipped_updates"] == 2
+    assert line["value/grad_norm"] > 0
+    assert idle == 0
+
+
 def test_the_context_has_room_for_the_value_after_a_cut_response(policy):
     described = load_model(config_of(policy).model, str(policy)).config
     cut = {"advantage": {"kind": "gae", "truncated": "bootstrap"}}

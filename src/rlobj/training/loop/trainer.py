@@ -309,7 +309,8 @@ class Trainer:
         """
         done, self.position = self.learner.steps, rollout.stream
         updates = self.metrics.pop("train/updates", 0.0)
-        if self.metrics["train/skipped_updates"] < updates:
+        of_value = self.metrics.get("value/grad_norm", 0.0)
+        if self.metrics["train/skipped_updates"] < updates or of_value:
             self.failures["idle"] = 0
         else:
             self._count_idle()
