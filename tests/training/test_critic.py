@@ -27,7 +27,11 @@ from runs import (
 )
 from safetensors.torch import load_file
 from tiny import save_tiny_policy, tiny_config
-from transformers import AutoConfig, AutoModelForTokenClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 import rlobj
 from rlobj import ConfigError
@@ -458,7 +462,8 @@ def test_the_model_of_a_value_may_end_with_another_token_but_reads_the_same_ones
     words = tokens["model"]["vocab"]
     words["7"], words["8"] = words["8"], words["7"]
     (other / "tokenizer.json").write_text(json.dumps(tokens))
-    with pytest.raises(ConfigError, match=r"scores\.critic: id \d+ is '7' in the policy's"):
+    message = r"scores\.critic: id \d+ is '7' in the policy's tokenizer and '8' in that of critic"
+    with pytest.raises(ConfigError, match=message):
         run_training(config, tmp_path / "again")
 
 
@@ -483,6 +488,16 @@ def test_mistakes_are_told_before_the_run(policy, tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
         rlobj.train("dapo-loss", out=tmp_path / "run", settings=layers, **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_without_the_head_of_a_value_gets_a_new_one_and_says_so(policy, tmp_path, caplog):
+    model = AutoModelForSequenceClassification.from_pretrained(policy, num_labels=1)
+    model.save_pretrained(tmp_path / "reward")
+    load_tokenizer(config_of(policy).model, str(policy)).save_pretrained(tmp_path / "reward")
+    config = config_of(policy, scores=critic_with(model=str(tmp_path / "reward")))
+    with open_trainer(config, tmp_path / "run") as trainer:
+        assert not value_head(trainer.learner.critic.policy.model).weight.any()
+    assert "has no head of a token classifier; a new one is trained" in caplog.text
 
 
 def test_a_model_of_several_labels_is_refused_by_the_name_of_its_setting(policy, tmp_path):

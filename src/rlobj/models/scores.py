@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, Message, Setting, reported
+from rlobj.base.errors import ConfigError, Message, Setting, reported, warn
 from rlobj.base.interleaved import Interleaved
 from rlobj.models.loading import load_model, load_tokenizer, loading
 from rlobj.models.score_sources import score_folder
@@ -48,6 +48,8 @@ def load_score(
     with reported(ConfigError, setting, ConfigError), loading(source):
         dtype = score_dtype(score)
         kind = value_class(source) if of_value else None
+        if of_value and kind is None:
+            warn("%s: '%s' has no head of a token classifier; a new one is trained", name, source)
         return load_model(config, source, device=device, dtype=dtype, hollow=hollow, kind=kind)
 
 
@@ -72,7 +74,7 @@ def tokenizer_difference(ours: Any, theirs: Any, end: int | None, name: str) -> 
     for index in sorted(here):
         if here[index] != there.get(index):
             texts = f"{here[index]!r} in the policy's tokenizer and {there.get(index)!r} in"
-            return f"id {index} is {texts} the teacher's"
+            return f"id {index} is {texts} that of {name}"
     our_end, other = ours.eos_token_id, theirs.eos_token_id
     if end is None and our_end != other:
         what = (
