@@ -158,14 +158,20 @@ def test_values_of_conversations_are_those_of_the_policys_tokens_alone(policy, t
     assert metrics(tmp_path / "run")[0]["value/grad_norm"] > 0
 
 
-def test_a_model_with_learned_positions_has_room_for_the_value_after_a_response(tmp_path):
+def save_gpt2(folder: Path, positions: int) -> Any:
+    """A policy with learned positions; its configuration."""
     config = transformers.GPT2Config(
-        **{"vocab_size": 20, "n_positions": 7, "n_embd": 16, "n_layer": 1, "n_head": 2},
+        **{"vocab_size": 20, "n_positions": positions, "n_embd": 16, "n_layer": 1, "n_head": 2},
         **{"bos_token_id": 1, "eos_token_id": 2},
     )
-    folder = tmp_path / "gpt2"
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
+    return config
+
+
+def test_a_model_with_learned_positions_has_room_for_the_value_after_a_response(tmp_path):
+    folder = tmp_path / "gpt2"
+    config = save_gpt2(folder, 7)
     bootstrap = config_of(folder, objective=BOOTSTRAP)
     assert prompt_limit(bootstrap, config) == 3
     assert prompt_limit(config_of(folder), config) == 4
@@ -173,6 +179,19 @@ def test_a_model_with_learned_positions_has_room_for_the_value_after_a_response(
         update={"sampling": bootstrap.sampling.model_copy(update={"max_tokens": 2})}
     )
     assert any(r.finish == "length" for r in assert_values(longest, tmp_path / "run"))
+
+
+def test_a_conversation_leaves_room_for_the_value_after_it(tmp_path):
+    save_gpt2(tmp_path / "gpt2", 9)
+    config = config_of(
+        tmp_path / "gpt2",
+        objective=BOOTSTRAP,
+        sampling={"prompts_per_step": 7, "max_tokens": 4, "stop": [*"0123456"]},
+        environment={"target": f"{restarts.__file__}:Restarts"},
+        rewards={"kind": "environment"},
+    )
+    responses = assert_values(config, tmp_path / "run")
+    assert max(len(r.prompt) + len(whole(r.interleaved)) for r in responses) == 8
 
 
 def advantages_by_hand(rewards: Any, values: Any, lam: float) -> tuple[Any, Any]:

@@ -288,6 +288,9 @@ def _conversations(
     Raises:
         ConfigError: the environment or the tools cannot be used, or a problem leaves no room.
     """
+    context = config.sampling.context
+    if config.bootstraps and sampler.context is not None:  # a value reads one token more
+        context = min(context or sampler.context, sampler.context - 1)
     conversations = stack.enter_context(
         open_conversations(
             config.environment,
@@ -297,7 +300,7 @@ def _conversations(
             partial(format_prompt, policy.template),
             environment=inputs.passed("environment"),
             tools=inputs.tools,
-            context=config.sampling.context,
+            context=context,
         )
     )
     if conversations is not None:
