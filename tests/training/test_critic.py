@@ -321,12 +321,14 @@ def test_the_context_has_room_for_the_value_after_a_cut_response(policy):
 
 
 def of_a_model(folder: Path, strategy: str) -> None:
-    """A run of a model in memory; of its mini-batches, one has a single response."""
-    one = {"prompts_per_step": 3, "group_size": 1}
-    training = {"strategy": strategy, "steps": 3}
+    """A run of a model in memory, with as many responses a step as the folder's name says; of its
+    mini-batches, one has a single response."""
+    prompts = int(folder.name)
+    one = {"prompts_per_step": prompts, "group_size": 1}
+    training = {"strategy": strategy, "steps": 3, "updates_per_step": min(prompts, 2)}
     scores = critic_with(value_warmup=1, max_grad_norm=0.05)
     source = folder / "policy"
-    config = config_of(source, sampling=one, training=training, scores=scores)
+    config = config_of(source, objective=BOOTSTRAP, sampling=one, training=training, scores=scores)
     model = load_model(config.model, str(source))
     inputs = CallerInputs(model=model, tokenizer=load_tokenizer(config.model, str(source)))
     run_training(config, folder / strategy, inputs)
@@ -337,14 +339,17 @@ def sharded(rank: int, size: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_with_shards_train_a_value_as_one_does(tmp_path):
-    save_tiny_policy(tmp_path / "policy")
-    of_a_model(tmp_path, "ddp")
-    call_in_ranks(sharded, 2, tmp_path)
-    one, two = (value_weights(tmp_path / name) for name in ("ddp", "fsdp2"))
-    assert distance(one, value_weights(tmp_path / "ddp", 0)) > 1e-3
+@pytest.mark.parametrize("prompts", [3, 1])
+def test_two_ranks_with_shards_train_a_value_as_one_does(tmp_path, prompts):
+    folder = tmp_path / str(prompts)
+    folder.mkdir()
+    save_tiny_policy(folder / "policy")
+    of_a_model(folder, "ddp")
+    call_in_ranks(sharded, 2, folder)
+    one, two = (value_weights(folder / name) for name in ("ddp", "fsdp2"))
+    assert distance(one, value_weights(folder / "ddp", 0)) > 1e-3
     assert distance(one, two) < 1e-4
-    assert distance(weights(tmp_path / "ddp"), weights(tmp_path / "fsdp2")) < 1e-4
+    assert distance(weights(folder / "ddp"), weights(folder / "fsdp2")) < 1e-4
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])

@@ -23,19 +23,12 @@ def load_score(
     device: Any = "cpu",
     hollow: bool = False,
 ) -> Any:
-    """The model of a score that is another one than the policy.
-
-    Args:
-        name: of the score.
-        score: its settings.
-        config: the policy's settings.
-        tokenizer: the policy's.
-        device: as in `load_model`.
-        hollow: as in `load_model`.
+    """The model of a score that is another one than the policy, whose settings and tokenizer these
+    are; `device` and `hollow` are those of `load_model`.
 
     Raises:
         ConfigError: it cannot be loaded, is not what it was when the run began, or reads other
-            tokens than the policy, whose tokenizer is given.
+            tokens than the policy.
     """
     source = score_folder(name, score)
     setting = f"scores.{name}.{'run' if score.run else 'model'}"

@@ -27,10 +27,8 @@ def value_model(model: Any) -> Any:
     """A model to train as a value, with the trunk of a causal language model.
 
     Its head is 0, so that V begins at 0, or in the middle of its range: the values of a random head
-    would be larger than rewards, and noise in the first advantages.
-
-    Args:
-        model: of transformers; a token classification model stays as it is.
+    would be larger than rewards, and noise in the first advantages. A token classification model
+    stays as it is.
 
     Raises:
         ConfigError: transformers has no token classification model of this architecture.

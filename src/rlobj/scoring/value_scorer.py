@@ -1,7 +1,7 @@
 """Values of tokens from a token classification model with one label."""
 
 import math
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -11,19 +11,9 @@ from rlobj.base.errors import ConfigError
 from rlobj.scoring.policy_scorer import TrunkScorer
 
 
-@dataclass(frozen=True)
-class TokenValues:
-    """The values of N tokens.
-
-    Attributes:
-        values: V of the context before each token, [N], float32 or float64; with gradient.
-    """
-
-    values: Tensor
-
-
 class ValueScorer(TrunkScorer):
-    """A token classification model with one label that returns `TokenValues`.
+    """A token classification model with one label that returns `values`: V of the context before
+    each token, [N], float32 or float64, with gradient.
 
     z = w·h + b, where h is the hidden state that predicts the token; V = z, or, between two bounds,
     V = lowest + (highest − lowest)·(½ + arctan(z)/π)
@@ -48,13 +38,8 @@ class ValueScorer(TrunkScorer):
         super().__init__(model, packed)
         self._bounds = bounds
 
-    def forward(self, *inputs: Any, temperature: float = 1.0) -> TokenValues:
-        """The values of the tokens in the response mask, row after row.
-
-        Args:
-            *inputs: as of `PolicyScorer.forward`; `collate` makes them.
-            temperature: of sampling, which a value does not depend on.
-        """
+    def forward(self, *inputs: Any, temperature: float = 1.0) -> SimpleNamespace:
+        """The values of the tokens in the response mask, row after row, at any temperature."""
         hidden, _ = self.predicting(*inputs)
         head = value_head(self.model)
         weight, bias = head.weight, head.bias
@@ -63,7 +48,7 @@ class ValueScorer(TrunkScorer):
         if self._bounds is not None:
             lowest, highest = self._bounds
             values = lowest + (highest - lowest) * (0.5 + values.arctan() / math.pi)
-        return TokenValues(values)
+        return SimpleNamespace(values=values)
 
     def _try_head(self, row: Tensor, hidden: Tensor) -> None:
         if not bool(hidden.isfinite().all()):

@@ -5,7 +5,7 @@ policy.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,7 @@ from rlobj.scoring.value_scorer import ValueScorer
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scoring_pass import scored_columns
 from rlobj.settings.training import learning_rate
-from rlobj.training.loop.clock import Clock
-from rlobj.training.loop.forward import ForwardPasses, TokenCounts
+from rlobj.training.loop.forward import ForwardPasses
 from rlobj.training.parallel import Parallel
 from rlobj.training.parallel.strategies import adamw
 from rlobj.training.rollouts.sharding import MiniBatch
@@ -40,30 +39,20 @@ class Critic:
     """A value with its optimizer.
 
     Args:
-        config: of a run whose objective reads a value.
+        learner: trains the policy of a run whose objective reads a value.
         parallel: how the value is spread over processes: as the policy, with a norm of its own.
         policy: the policy, with the model of the value in place of its own.
-        autocast: arithmetic of the forward passes; None = the weights' own.
-        clock: measures where the time goes.
-        counts: of tokens that go through models.
 
     Attributes:
         name: of the value.
         settings: `scores.NAME` of the configuration.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        parallel: Parallel,
-        policy: Policy,
-        autocast: torch.dtype | None,
-        clock: Clock,
-        counts: TokenCounts,
-    ) -> None:
+    def __init__(self, learner: Any, parallel: Parallel, policy: Policy) -> None:
+        config: RunConfig = learner.config
         assert config.critic is not None
         self.name, self.settings = str(config.objective.critic), config.critic
-        self.parallel, self.policy, self.clock = parallel, policy, clock
+        self.parallel, self.policy, self.clock = parallel, policy, learner.clock
         changes = {name: getattr(self.settings, name) for name in _OWN} | {"warmup_ratio": None}
         self._training = config.training.model_copy(update=changes)
         self._bootstraps = config.bootstraps
@@ -73,8 +62,8 @@ class Critic:
         mistakes = reported(ConfigError, f"scores.{self.name}.model", ConfigError)
         with reading(policy.model), mistakes:
             scorer = ValueScorer(policy.model, config.training.packed, self.settings.range)
-        self.forward = ForwardPasses(config, parallel, scorer, autocast, self._keeps)
-        self.forward.counts = counts
+        self.forward = ForwardPasses(config, parallel, scorer, learner.autocast, self._keeps)
+        self.forward.counts = learner.forward.counts
         self.scorer = parallel.prepare(scorer, adamw(scorer, self._training))
         self._kept: Tensor | None = None
 
@@ -116,14 +105,16 @@ class Critic:
         rate = learning_rate(self._training, step)
         self.parallel.set_learning_rate(rate)
         updates = [self._update(phase, batch, plan) for _ in range(self.settings.updates)]
-        alone = {"value/warmup": float(step < self.settings.value_warmup)}
-        more = alone if self.settings.value_warmup else {}
-        return {**average(updates), "value/learning_rate": rate, **more}
+        alone = self.settings.value_warmup
+        warmup = {"value/warmup": float(step < alone)} if alone else {}
+        return {**average(updates), "value/learning_rate": rate, **warmup}
 
     def _update(self, phase: Objective, batch: MiniBatch, plan: Plan) -> dict[str, float]:
-        sums = torch.zeros(3, dtype=torch.float64)
+        sums, kept, self._kept = torch.zeros(3, dtype=torch.float64), self._kept, None
+        passes: Any = [([*range(len(batch.responses))], {"values": kept}, True)]
+        passes = self.forward.run(self.scorer, batch.sequences) if kept is None else passes
         with self.clock.inside("forward"):
-            for part, columns, last in self._passes(batch):
+            for part, columns, last in passes:
                 table = batch.table.select(part, 0)
                 table = table.with_columns({f"{self.name}_new_value": columns["values"]})
                 output = phase.value_loss(table, plan.part(batch.table.rows(part)), check=False)
@@ -141,13 +132,6 @@ class Critic:
             "value/grad_norm": norm if finite else math.nan,
             "value/skipped_updates": float(not finite or not tokens),
         }
-
-    def _passes(self, batch: MiniBatch) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
-        """The values of the mini-batch by the present weights, as `ForwardPasses.run` yields."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            return iter([([*range(len(batch.responses))], {"values": kept}, True)])
-        return self.forward.run(self.scorer, batch.sequences)
 
 
 def _longer(tokens: Sequence[int]) -> Any:

@@ -10,20 +10,19 @@ from typing import Any
 
 import torch
 
-from rlobj.base.errors import ConfigError, reported
+from rlobj.base.errors import ConfigError, Setting, reported
 from rlobj.models.adapters import with_adapters
 from rlobj.models.embedded import embedded_policy
 from rlobj.models.gguf_files import dense_folder
 from rlobj.models.hollow import filled, is_hollow
 from rlobj.models.loading import load_model
 from rlobj.models.location import gguf_digest
-from rlobj.models.policy import Policy, load_policy, policy_of
-from rlobj.models.scores import load_score
+from rlobj.models.policy import Policy, load_policy, policy_of, prompt_limit
+from rlobj.models.scores import load_score, score_dtype
 from rlobj.models.values import read_trained, value_class, value_model
 from rlobj.scoring.value_scorer import value_head
 from rlobj.settings.profiles import OWN_PROBLEMS_TASK, PROFILES
 from rlobj.settings.run_config import RunConfig
-from rlobj.training.loop.scores import require_context
 from rlobj.training.parallel import Parallel
 
 
@@ -109,26 +108,44 @@ class InitialPolicy:
         self._begin(policy.model)
         return policy
 
+    def of_score(self, name: str, score: Any, policy: Policy) -> Any:
+        """The model that a score begins with: the policy's before training, or another one.
+
+        Raises:
+            ConfigError: it cannot be loaded, or cannot read what the policy reads.
+        """
+        config, hollow = self._config, self._shards
+        if score.required or score.is_policy:
+            model = self.frozen(dtype=score_dtype(score), hollow=hollow)
+        else:
+            tokenizer, device = policy.tokenizer, self._device
+            model = load_score(name, score, config.model, tokenizer, device=device, hollow=hollow)
+        with reported(ConfigError, f"scores.{name}", ConfigError):
+            limit, other = (prompt_limit(config, m.config) for m in (policy.model, model))
+            if other is not None and (limit is None or other < limit):
+                raise ConfigError(
+                    f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",
+                    Setting("data.max_prompt_tokens", other),
+                )
+        return model
+
     def value(self, policy: Policy, checkpoint: Path | None) -> Policy:
         """The policy with the model of the value to train in place of its own, on the device: with
         the weights of a checkpoint if there is one.
 
         Raises:
-            ConfigError: it cannot be loaded, cannot read what the policy reads, or has no head.
+            ConfigError: as `of_score`, or the model takes no head.
         """
         name, settings = str(self._config.objective.critic), self._config.critic
         assert settings is not None
         folder = checkpoint and checkpoint / "scores" / name
-        of_model: Any = {"device": self._device, "hollow": self._shards}
+        config, source = self._config.model, str(folder)
         if folder and settings.lora is None:
-            kind = value_class(str(folder))
-            model: Any = load_model(self._config.model, str(folder), **of_model, kind=kind)
-        elif settings.is_policy:
-            model = self.frozen(hollow=self._shards)
+            kind, hollow = value_class(source), self._shards
+            model: Any = load_model(config, source, device=self._device, hollow=hollow, kind=kind)
         else:
-            model = load_score(name, settings, self._config.model, policy.tokenizer, **of_model)
+            model = self.of_score(name, settings, policy)
         with reported(ConfigError, f"scores.{name}", ConfigError):
-            require_context(self._config, policy.model, model)
             model = value_model(model)
             head = value_head(model)
         if settings.lora is not None:

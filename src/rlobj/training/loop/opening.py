@@ -99,7 +99,7 @@ def open_run(request: RunRequest, inputs: CallerInputs) -> Iterator[Trainer]:
             train = short_enough(train, policy.encode, limit, "training")
             test = short_enough(test, policy.encode_test, limit, "held-out")
             hints = hints_of(config, policy, objective.read_scores, train)
-            scores = open_scores(config, objective, policy, parallel, initial.frozen)
+            scores = open_scores(config, objective, policy, parallel, initial.of_score)
             stream = ProblemStream(train, config.data.weights, seed=config.seed)
             with reading(policy.model):
                 scorer = PolicyScorer(policy.model, config.training.packed)
@@ -179,21 +179,13 @@ def _use_threads(config: RunConfig, model: Any) -> None:
 def _open_critic(
     learner: Learner, load: Callable[[], Policy], stack: ExitStack, opening: Callable[..., Any]
 ) -> None:
-    """Let the learner train the value that the objective reads, if it reads one.
-
-    Args:
-        learner: trains the policy.
-        load: loads the value.
-        stack: closes the strategy, which is that of the policy.
-        opening: `_opening` of the run.
-    """
+    """Let the learner train the value that the objective reads, if it reads one."""
     config, accelerator = learner.config, learner.parallel.accelerator
     if config.critic is not None:
         with opening("loading the value"):
             value = load()
         parallel = _open_parallel(config, accelerator, stack, config.critic.max_grad_norm)
-        counts = learner.forward.counts
-        learner.critic = Critic(config, parallel, value, learner.autocast, learner.clock, counts)
+        learner.critic = Critic(learner, parallel, value)
 
 
 def _open_folder(request: RunRequest, comm: ProcessGroup, stack: ExitStack) -> RunFolder:

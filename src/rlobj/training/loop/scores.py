@@ -22,7 +22,7 @@ from rlobj.base.errors import ConfigError, RunError, Setting, reported
 from rlobj.data import Problem
 from rlobj.models.hollow import reading
 from rlobj.models.policy import Policy, prompt_limit
-from rlobj.models.scores import frozen, load_score, score_dtype, with_end
+from rlobj.models.scores import frozen, with_end
 from rlobj.objectives.objective import Objective
 from rlobj.objectives.rules.columns import score_column
 from rlobj.objectives.statistics import exact_mean
@@ -409,12 +409,7 @@ def open_scores(
 ) -> dict[str, Score]:
     """Load the models of the scores that the objective reads, and connect to their servers.
 
-    Args:
-        config: the run.
-        objective: of the run.
-        policy: the policy.
-        parallel: the processes.
-        initial: makes a copy of the model before training, the default reference.
+    `initial` is `InitialPolicy.of_score`.
 
     Raises:
         ConfigError: a model cannot be loaded, or reads other tokens than the policy.
@@ -444,23 +439,9 @@ def open_scores(
         elif settings.required and config.model.lora is not None:  # the reference
             scores[name] = Score(settings, weights=policy.model.disable_adapter)
         else:
-            hollow = parallel.shards
-            if settings.required:
-                model = initial(dtype=score_dtype(settings), hollow=hollow)
-            else:
-                model = load_score(
-                    name,
-                    settings,
-                    config.model,
-                    policy.tokenizer,
-                    device=parallel.device,
-                    hollow=hollow,
-                )
-            with reported(ConfigError, f"scores.{name}", ConfigError):
-                require_context(config, policy.model, model)
-                model = frozen(model, settings, parallel.device)
-                with reading(model):
-                    scorer = PolicyScorer(model, config.training.packed)
+            model = frozen(initial(name, settings, policy), settings, parallel.device)
+            with reported(ConfigError, f"scores.{name}", ConfigError), reading(model):
+                scorer = PolicyScorer(model, config.training.packed)
             # Keys of all layers take more memory than a run that recomputes has planned.
             recomputed = config.training.gradient_checkpointing is True
             shareable = scorer.unshareable is None and not recomputed
@@ -481,27 +462,12 @@ def _require_read(name: str, parts: Mapping[str, ScoreConfig], objective: Object
         )
 
 
-def require_context(config: RunConfig, policy: Any, model: Any) -> None:
-    """Check that a model reads sequences as long as the policy's."""
-    limit, other = (prompt_limit(config, loaded.config) for loaded in (policy, model))
-    if other is not None and (limit is None or other < limit):
-        raise ConfigError(
-            f"its context leaves {other} tokens for a prompt, and the policy's more. Use ",
-            Setting("data.max_prompt_tokens", other),
-        )
-
-
 def hints_of(
     config: RunConfig, policy: Policy, read: frozenset[str], problems: Sequence[Problem]
 ) -> Hints | None:
     """What encodes the prompts of scores that have one of their own, and of the model among several
-    that scores a response; None if no score has either.
-
-    Args:
-        config: the run.
-        policy: encodes prompts.
-        read: the scores that the objective reads.
-        problems: to train on; each is filled in once, to find one that lacks a column.
+    that scores a response; None if no score has either. Each problem is filled in once, to find one
+    that lacks a column.
 
     Raises:
         ConfigError: a template is wrong, or reads a column that a problem lacks; or a problem names

@@ -20,7 +20,7 @@ Moments = dict[str, Tensor]
 """AdamW's state of one parameter: whole exp_avg and exp_avg_sq in float32, and the scalar step."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 Scorer = Callable[..., Any]
-"""Returns the columns of tokens as attributes: `TokenScores` of a policy, `TokenValues`."""
+"""Returns the columns of tokens as attributes: `TokenScores` of a policy, `values` of a value."""
 
 
 class Columns(nn.Module):
