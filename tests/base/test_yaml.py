@@ -36,7 +36,8 @@ BOMBS = {
     "a tag on another value": ("a: !!bool x", "x"),
     "a tag of Python": ("a: !!python/object/apply:os.getcwd []", "python/object"),
     "a key twice": ("a: 1\nb: 2\na: 3", "the key 'a' is given twice(?s:.)*line 3, column 1"),
-    "a number as key": ("1: a", "a key must be text"),
+    "a number as key": ("0.5: a", "a key must be text"),
+    "a text with a comma": ("a: {b, 1}", "a key must be text"),
 }
 
 
@@ -51,6 +52,10 @@ def test_aliases_that_repeat_little_are_read() -> None:
     text = "a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\nd: 0x1f\n"
     x = {"x": 1}
     assert load_yaml(text) == {"a": x, "b": [x, x], "c": {"x": 1, "y": 2}, "d": 31}
+
+
+def test_a_whole_number_as_key_is_its_text() -> None:
+    assert load_yaml("a: {1: b, 02: 3}") == {"a": {"1": "b", "02": 3}}
 
 
 PLAIN = {

@@ -262,7 +262,7 @@ objective:
         ("objective: [", "is not valid YAML"),
         ("objective: clip", "objective must be a mapping"),
         ("- a", "must hold a mapping, got list"),
-        ("objective: {1: 2}", "a key must be text, got 1; put quotes around a text with a comma"),
+        ("objective: {a, 1}", "a key must be text, got 1; put quotes around a text with a comma"),
         ("a: \0", "is not valid YAML"),
     ],
 )

@@ -48,7 +48,7 @@ class _Composer(Composer):
 
 
 def _inner(node: Node) -> list[Node]:
-    """The nodes in a node, whose keys must be text, and each given once."""
+    """The nodes in a node, whose keys must be text, and each given once; of `{1: a}` it is '1'."""
     if isinstance(node, ScalarNode):
         if str(node.tag) == f"{_TAG}int" and len(node.value) > MOST_DIGITS:
             raise _refusal(node, f"a whole number of more than {MOST_DIGITS} digits")
@@ -56,7 +56,9 @@ def _inner(node: Node) -> list[Node]:
     if not isinstance(node, MappingNode):
         return node.value
     names: set[str] = set()
-    for key, _ in node.value:
+    for key, value in node.value:
+        if key.tag == f"{_TAG}int" and value.tag != f"{_TAG}null":
+            key.tag = f"{_TAG}str"
         if str(key.tag) not in (f"{_TAG}str", f"{_TAG}merge"):
             what = f"a key must be text, got {key.value}; put quotes around a text with a comma"
             raise _refusal(key, what)
