@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as parquet
 import pytest
 import torch
 from benchmarks.embedded_policy import build_tokenizer
@@ -17,10 +16,8 @@ from tiny import tiny_config
 
 import rlobj
 from rlobj import ConfigError, Objective, TokenBatch, read_tables, write_inspection_page
-from rlobj.base.arrow import write_parquet
 from rlobj.base.yaml import dump_yaml
 from rlobj.ranks import ProcessGroup
-from rlobj.runs.layout import record_file
 from rlobj.runs.metrics import read_metrics
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.reading import read_records
@@ -105,7 +102,7 @@ def test_tables_keep_v_its_bootstraps_and_returns_to_the_bit(run: Path) -> None:
     assert torch.equal(again.columns["critic_return"], expected.columns["critic_return"])
 
 
-def test_a_record_has_v_of_touched_tokens_and_an_older_one_has_none(run: Path, tmp_path: Path):
+def test_a_record_has_v_of_touched_tokens(run: Path) -> None:
     found = read_records(run, ["response", "position", "value", "advantage"]).to_pylist()
     table = observed_of().table
     starts = dict(zip(table.ids.tolist(), table.starts.tolist(), strict=True))
@@ -114,13 +111,6 @@ def test_a_record_has_v_of_touched_tokens_and_an_older_one_has_none(run: Path, t
         place = starts[row["response"]] + row["position"]
         assert row["value"] == table.columns["critic_value"][place].item()
         assert row["advantage"] == table.advantages[place].float().item()
-    file = record_file(run, 1)
-    older = record_file(tmp_path, 1)
-    older.parent.mkdir()
-    write_parquet(older, parquet.read_table(file).drop_columns("value"))
-    [*values] = read_records(older, ["value"])["value"]
-    assert len(values) == len(found)
-    assert not any(value.is_valid for value in values)
 
 
 def test_inspect_shows_v_and_selects_by_it(run: Path, tmp_path: Path) -> None:
