@@ -172,13 +172,11 @@ class NumericComparer(ExactComparer):
         decided = super().near(rounded, exact)
         if decided is not None or rounded.tree is None or exact.tree is None:
             return decided
-        for values in _evaluated(rounded.tree, exact.tree):
-            if values is None:
-                return False
-            allowed = max(float(NEAR) * abs(values[1]), float(last_digit(rounded)))
-            if abs(values[0] - values[1]) > allowed:
-                return False
-        return True
+        least = float(last_digit(rounded))
+        return all(
+            values is not None and abs(values[0] - values[1]) <= max(NEAR * abs(values[1]), least)
+            for values in _evaluated(rounded.tree, exact.tree)
+        )
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> bool | None:
         """Return whether the ratio of both is the same number at all points."""
