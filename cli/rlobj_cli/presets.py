@@ -1,7 +1,8 @@
-"""`rlobj presets`: list, show, compare and check presets."""
+"""`rlobj presets`: list, show, compare and check presets, print their schema."""
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 presets = typer.Typer(
     name="presets",
-    help="List, show, compare and check presets.",
+    help="List, show, compare and check presets; print their schema.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -152,3 +153,17 @@ def check(
         say(console, Text(line, "yellow") if line else Text(tested, "dim"))
         for text in config.explanation().inert:
             say(console, Text(f"no effect: {text}", "yellow"))
+
+
+@presets.command()
+def schema() -> None:
+    """Print the JSON schema of preset files, with which editors complete and check them.
+
+    [bold]Examples[/bold]
+
+    \b  rlobj presets schema > preset.schema.json
+      # yaml-language-server: $schema=preset.schema.json     first line of a preset
+    """
+    from rlobj.settings.schema import preset_schema
+
+    typer.echo(json.dumps(preset_schema(), indent=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from screens import printed as output
 
 from rlobj import load_preset
 from rlobj.settings.presets import preset_names
+from rlobj.settings.schema import preset_schema
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -104,3 +106,7 @@ def test_show_explains_populations_and_counts_the_updates_of_all_phases() -> Non
     assert "no effect" not in text
     lopti = output("presets", "show", "ar-lopti")
     assert "4 optimizer updates per rollout" in lopti
+
+
+def test_schema_prints_the_json_schema_of_a_preset_file() -> None:
+    assert json.loads(output("presets", "schema")) == preset_schema()

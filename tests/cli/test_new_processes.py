@@ -34,6 +34,7 @@ presets list
 presets show stapo
 presets diff dapo stapo
 presets check my.yaml
+presets schema
 doctor
 resume RUN --set training.steps=2
 eval RUN -n 2 --out evals/one

@@ -24,7 +24,7 @@ for line in sys.stdin:
 
 HELP = ("--help", "--version", "presets list", *(f"{' '.join(each)} --help" for each in COMMANDS))
 """Command lines that import nothing heavy."""
-SETTINGS = ("presets diff dapo stapo", "presets show stapo")
+SETTINGS = ("presets diff dapo stapo", "presets show stapo", "presets schema")
 """Command lines that read settings or objectives, which need torch."""
 FILE = Path(__file__).with_name("refused.jsonl")
 REFUSED = [*map(json.loads, FILE.read_text(encoding="utf-8").splitlines())]

@@ -78,6 +78,7 @@ def test_objectives_are_plain_data(name: str) -> None:
     assert copy.deepcopy(objective) == objective
     for form in ({"exclude_defaults": True}, {}, {"exclude_defaults": True, "mode": "json"}):
         assert Objective(**objective.model_dump(by_alias=True, **form)) == objective
+    assert Objective.model_json_schema()["properties"].keys() == set(Objective.keys())
 
 
 def test_one_error_lists_all_mistakes_and_nothing_can_be_assigned() -> None:

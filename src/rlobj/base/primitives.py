@@ -74,6 +74,19 @@ class Primitive(Model):
             raise ConfigError(f"kind {mistake}.{nearest(str(kind), kinds)}")
         return member(**settings)  # type: ignore[return-value]
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        if Primitive not in cls.__bases__:
+            return super().__get_pydantic_json_schema__(schema, handler)
+        kinds = {"enum": [*sorted(cls.registry), "custom"]}
+        texts: dict[str, list[str]] = {}
+        for kind, member in cls.registry.items():
+            for key in member.keys():  # noqa: SIM118
+                texts.setdefault(key, []).append(f"{kind}: {member.meanings().get(key, '')}")
+        fields = {key: {"description": "; ".join(lines)} for key, lines in texts.items()}
+        settings = {"kind": {"const": "custom"}, "target": {"type": "string"}, **fields}
+        return {"anyOf": [kinds, {"type": ["object", "array"], "properties": settings}]}
+
     @model_serializer(mode="wrap")
     def _with_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         head = {"kind": self.kind}

@@ -39,7 +39,7 @@ class InvalidFields(ConfigError):
 class Model(BaseModel):
     """A frozen pydantic model that raises `InvalidFields` for unknown keys, NaN and infinity.
 
-    The text below a field says what it means, also in the documentation.
+    The text below a field says what it means, also in the documentation and the JSON schema.
     """
 
     model_config = ConfigDict(
@@ -64,6 +64,14 @@ class Model(BaseModel):
         return {
             key: " ".join(field.description.split()) for key, field in fields if field.description
         }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        described = handler(schema)
+        properties = handler.resolve_ref_schema(described).get("properties", {})
+        for key, text in cls.meanings().items():
+            properties[key]["description"] = text
+        return described
 
 
 def half_surrogates(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -97,6 +97,12 @@ class Source(Model):
     limit: int | None = Field(default=None, ge=1)
     """largest number of problems, from the first"""
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        return {
+            "anyOf": [{"type": "string"}, super().__get_pydantic_json_schema__(schema, handler)]
+        }
+
     @field_validator("label", mode="before")
     @classmethod
     def _default_label(cls, label: Any, info: Any) -> Any:

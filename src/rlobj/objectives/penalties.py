@@ -8,7 +8,7 @@ objective's divisor with over="all".
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny
+from pydantic import BeforeValidator, Field, PlainSerializer, SerializeAsAny, WithJsonSchema
 from torch import Tensor
 
 from rlobj.base.primitives import Primitive
@@ -209,4 +209,5 @@ RewardKLField = Annotated[
     RewardKL,
     BeforeValidator(lambda kl: kl if isinstance(kl, dict | RewardKL) else {"coefficient": kl}),
     PlainSerializer(lambda kl: kl.coefficient if kl.against == "reference" else kl.model_dump()),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, RewardKL.model_json_schema()]}),
 ]

@@ -77,6 +77,9 @@ class Bounds:
             ),
         )
 
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"type": ["number", "string", *(["null"] if self.optional else [])]}
+
 
 AnyNumber = Annotated[Any, Bounds()]
 NonNegative = Annotated[Any, Bounds(at_least=0)]

@@ -6,6 +6,7 @@ profiles            what fits a run to the embedded policy
 run_config          RunConfig, every setting with its default
 sampling, training  two of its sections
 building            how layers become one RunConfig
+schema              the JSON schema of presets, and the meaning of each setting
 meaning             which setting an unknown name means
 scores              the section `scores:`
 trust               code that a run folder names is imported only when a person agrees

@@ -224,7 +224,16 @@ def _is_value(entry: Any) -> bool:
     return isinstance(entry, ValueConfig) or (isinstance(entry, Mapping) and "value" in entry)
 
 
-ScoreField = Annotated[ScoreConfig | ValueConfig | RoutedConfig, BeforeValidator(_read)]
+class _OrRequired:
+    """In the JSON schema of a score: it may be `required`, too."""
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {"anyOf": [{"const": REQUIRED}, handler(schema)]}
+
+
+ScoreField = Annotated[
+    ScoreConfig | ValueConfig | RoutedConfig, BeforeValidator(_read), _OrRequired()
+]
 
 
 def with_names(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import BeforeValidator, InstanceOf, PlainSerializer
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer, WithJsonSchema
 
 from rlobj.base.errors import ConfigError, reported
 from rlobj.base.targets import held
@@ -91,7 +91,12 @@ def read_let(let: Any, scope: Scope) -> Scope:
     return scope
 
 
-RuleField = Annotated[InstanceOf[Rule], BeforeValidator(read_rule), PlainSerializer(str)]
+RuleField = Annotated[
+    InstanceOf[Rule],
+    BeforeValidator(read_rule),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string"}),
+]
 """A pydantic field for a Rule, serialized as text."""
 
 
@@ -105,6 +110,7 @@ RuleList = Annotated[
     tuple[RuleField, ...],
     BeforeValidator(_as_tuple),
     PlainSerializer(lambda rules: [str(rule) for rule in rules] or None),
+    WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
 ]
 """A pydantic field for a rule or a list of rules; null is no rule."""
 
@@ -121,6 +127,13 @@ OwnColumns = Annotated[
     dict[str, ColumnLevel],
     BeforeValidator(_levels),
     PlainSerializer(lambda levels: [*levels] if {*levels.values()} <= {"token"} else dict(levels)),
+    WithJsonSchema(
+        {
+            "type": ["array", "object"],
+            "items": {"type": "string"},
+            "additionalProperties": {"enum": [*get_args(ColumnLevel)]},
+        }
+    ),
 ]
 """A pydantic field for columns of one's own with their levels, or a list of names of tokens'."""
 
@@ -128,6 +141,7 @@ OwnColumns = Annotated[
 Let = Annotated[
     dict[str, InstanceOf[Expr]],
     PlainSerializer(lambda let: {name: str(node.value) for name, node in let.items()}),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": ["number", "string"]}}),
 ]
 """A pydantic field for names of expressions; `read_let` reads it before."""
 
@@ -136,5 +150,6 @@ NumberField = Annotated[
     InstanceOf[Number],
     BeforeValidator(read_number),
     PlainSerializer(lambda e: e.value if isinstance(e, Constant) else str(e)),
+    WithJsonSchema({"type": ["number", "string"]}),
 ]
 """A pydantic field for a Number, serialized as text or as a number."""
