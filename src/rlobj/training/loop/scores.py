@@ -164,14 +164,7 @@ class Scores:
     """Gives a rollout's table the columns of all scores that the objective reads.
 
     It keeps what divergences read of the scores, hidden states or the most likely tokens, until the
-    next step.
-
-    Args:
-        scores: by name.
-        objective: of the run.
-        parallel: the processes.
-        policy: the policy, and what it was prepared to.
-        forward: makes the forward passes.
+    next step. `policy` is the policy, and what it was prepared to.
 
     Attributes:
         all: the scores by name; `teacher.models.math` is one of several models of a score.
@@ -261,12 +254,8 @@ class Scores:
         self, table: TokenBatch, logprobs: Tensor, responses: Sequence[Response]
     ) -> dict[str, float]:
         """The mean of l_NAME − l of each score over all tokens, in nats; and of teachers, which are
-        other models, what the checks of a diagnosis read.
-
-        Args:
-            table: of the step.
-            logprobs: l at the start of the step, [N]; NaN = not scored.
-            responses: of the table.
+        other models, what the checks of a diagnosis read. `logprobs` are l at the start of the
+        step, [N]; NaN = not scored.
         """
         metrics: dict[str, float] = {}
         comm, scored = self._parallel.comm, ~logprobs.isnan()
