@@ -31,8 +31,5 @@ class EvaluationCallback:
         which responses are right.
         """
 
-    def interrupted(self, stored: int, total: int) -> None:
-        """Ctrl-C; `stored` of `total` responses are stored."""
-
     def finished(self, result: EvaluationResult) -> None:
         """The result is known, and its files, if any, are written."""

@@ -307,13 +307,7 @@ class EvaluationSpec:
                 stack.enter_context(samples.locked())
                 self._begin(samples, settings, sets)
             team.meet()
-            try:
-                self._sample(samples, engine, sets, held)
-            except KeyboardInterrupt:
-                samples.read()
-                total = sum(problem_set.total for problem_set in sets)
-                callback.interrupted(len(samples.responses), total)
-                raise
+            self._sample(samples, engine, sets, held)
         team.meet()
         if team.rank:
             samples.read()

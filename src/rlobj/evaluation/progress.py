@@ -37,7 +37,6 @@ class EvaluationProgress(terminal.Stages, EvaluationCallback):
     ) -> None:
         super().__init__(console)
         self._doing, self._command, self._results = doing, command, results
-        self._stored = False
         self._benchmark, self._drawn = "", 0
         self._printed = time.monotonic()
 
@@ -62,7 +61,6 @@ class EvaluationProgress(terminal.Stages, EvaluationCallback):
 
     def ready(self, facts: Mapping[str, str]) -> None:
         """Print the facts, and show what goes on until the first responses are there."""
-        self._stored = "folder" in facts
         self._shown.close()
         self.console.print(terminal.facts_grid(facts))
         self.stage(terminal.working(self.console, self._doing.strip() or "sampling"))
@@ -83,13 +81,6 @@ class EvaluationProgress(terminal.Stages, EvaluationCallback):
         self._follow(benchmark)
         self._move(done, total, note)
         self._line(f"{done:,}/{total:,}  {note}")
-
-    def interrupted(self, stored: int, total: int) -> None:
-        """Print how much is stored."""
-        self._shown.close()
-        if self._stored:
-            kept = f"{stored:,} of {total:,} responses are stored"
-            self.console.print(Text(f"\n{kept}; run the same again to continue from there"))
 
     def finished(self, result: EvaluationResult) -> None:
         """Print what is missing, and the table."""
