@@ -86,6 +86,7 @@ def test_an_answer_beyond_a_limit_is_wrong_and_the_reason_says_which(answer):
         "((9!)!)!",
         r"\binom{10000000}{5000000}",
         r"\frac{2^{10^9}}{2^{10^9}-1}",
+        r"\prod_{k=1}^{10000000} k",
     ],
 )
 def test_a_value_that_is_too_large_to_evaluate_is_wrong(bomb, verifier):

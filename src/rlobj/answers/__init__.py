@@ -20,7 +20,7 @@ This package stands alone: it needs neither torch nor the rest of rlobj, except 
     comparison        two structures -> equal or not: rules in their order, exactly
 
     worker            what its processes compare: what exact arithmetic cannot decide, with
-                      math-verify for integrals, limits and sums
+                      math-verify for integrals, limits and infinite sums
     numeric           values by evaluation at many points (mpmath)
     version           what a verdict depends on, besides the answers
 """

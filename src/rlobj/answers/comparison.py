@@ -221,6 +221,11 @@ def _relations(answer: Structure, gold: Structure, comparer: ExactComparer) -> T
     return bool(names(tree)) and comparer.proportional(tree, gold_tree, ordered)
 
 
+def _gold_rounding(answer: Structure, gold: Rounded, comparer: ExactComparer) -> Truth:
+    """A gold answer 14/3 ≈ 4.67 is its exact value, and ≈ 4.67 its rounded one."""
+    return compare(answer, gold.value or gold.about, comparer)
+
+
 def _chain(answer: Chain, gold: Structure, comparer: ExactComparer) -> Truth:
     """All values of an answer 2^{10} = 1024 must equal the gold answer."""
     return _all(compare(value, without_name(gold), comparer) for value in answer.values)
@@ -351,6 +356,7 @@ RULES: tuple[tuple[Side, type[Structure] | tuple[type[Structure], ...], Rule], .
     ("either", Relation, _relations),
     # A gold answer 2^{10} = 1024 is its first value.
     ("gold", Chain, lambda answer, gold, comparer: compare(answer, gold.values[0], comparer)),
+    ("gold", Rounded, _gold_rounding),
     ("answer", Chain, _chain),
     ("answer", Rounded, _rounding),
     ("either", Named, _letter_of_choice),
@@ -474,7 +480,9 @@ def _same_parts(answer: Structure, gold: Structure, comparer: ExactComparer) -> 
     if isinstance(answer, Interval) and isinstance(gold, Interval):
         ends = ((answer.low, gold.low), (answer.high, gold.high))
         return answer.closed == gold.closed and _all(compare(a, g, comparer) for a, g in ends)
-    return False
+    if not isinstance(answer, Region) or not isinstance(gold, Region):
+        return False
+    return answer.operator == gold.operator and _matched(answer.parts, gold.parts, comparer)
 
 
 def _equation(structure: Structure) -> Relation | None:

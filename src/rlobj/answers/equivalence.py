@@ -17,6 +17,7 @@ MAX_LENGTH = 500
 MAX_DEPTH = 12
 """Limit on nested brackets of any kind; math-verify takes seconds at this depth."""
 
+_LONG = re.compile(r"\\(?:i{0,3}int|oint|lim|sum|prod)(?![a-z])|[∫∑∏]")
 _INTEGER = re.compile(r"[+-]?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
 _SEPARATOR = re.compile(r",\\!|\{,\}|\\,|\\!")  # thousands separators of LaTeX
 
@@ -52,6 +53,11 @@ def _refusal(text: str) -> str | None:
     if depth is None:
         return "unbalanced braces"
     return f"brackets deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else None
+
+
+def may_take_long(text: str) -> bool:
+    """Return whether an answer needs a computer algebra system, which may take very long."""
+    return _LONG.search(text) is not None
 
 
 def _integer(text: str) -> tuple[bool, str] | None:

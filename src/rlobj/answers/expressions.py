@@ -3,6 +3,7 @@
 A tree is a `Fraction`, or a tuple whose first item is its kind:
 
     ("name", "x_1")   ("const", "pi")   (operator, left, right)   (function, argument, ...)
+    ("sum", variable, low, high, term)  ("prod", variable, low, high, factor)
 
 Operators are + - * / ^ and ±, ∓ (with two operands); "neg" and "!" take one. An unknown function
 at an argument, f(x), is ("apply", "f", x). Names keep their case, subscripts, primes and accents.
@@ -30,7 +31,7 @@ def names(tree: Tree) -> frozenset[str]:
     for part in tree[1:]:
         if not isinstance(part, str):
             here |= names(part)
-    return here
+    return here - {tree[1][1]} if tree[0] in ("sum", "prod") else here
 
 
 def parts_of(tree: Tree) -> Iterator[tuple[Any, ...]]:
@@ -241,11 +242,11 @@ def parse_expression(tokens: Sequence[Token]) -> Tree:
     """Return the tree of an expression.
 
     Raises:
-        Unsupported: it contains an integral, a limit or a sum.
+        Unsupported: it contains an integral, a limit or an infinite sum.
         Unreadable: it is not an expression.
     """
     if any(token.kind == "command" and token.text in UNSUPPORTED for token in tokens):
-        raise Unsupported("integrals, limits and sums are beyond the grammar")
+        raise Unsupported("integrals and limits are beyond the grammar")
     reader = _Parser(list(tokens))
     tree = reader.stacked_sums()
     if reader.peek() is not None:
@@ -553,7 +554,28 @@ class _Parser:
             return self.root()
         if name in FUNCTIONS:
             return self.function(_SYNONYMS.get(name, name))
+        if name in ("sum", "prod"):
+            return self.series(name)
         raise Unreadable(f"unknown command {name}")
+
+    def series(self, name: str) -> Tree:
+        """Parse a finite sum or product."""
+        bounds: dict[str, Tree] = {}
+        variable = None
+        for _ in range(2):
+            side = self.take().text
+            if side == "_" and self.skip("{"):
+                variable = self.atom()
+                self.expect("=")
+                bounds[side] = self.sum()
+                self.expect("}")
+            elif side == "^":
+                bounds[side] = self.script()
+        if set(bounds) != {"_", "^"} or not isinstance(variable, tuple) or variable[0] != "name":
+            raise Unsupported("a sum without bounds")
+        if bounds["^"] == ("const", "∞"):
+            raise Unsupported("a sum without end")
+        return (name, variable, bounds["_"], bounds["^"], self.product())
 
     def root(self) -> Tree:
         degree = self.group() if self.peek() == "[" else Fraction(2)

@@ -209,6 +209,9 @@ def _strip(text: str) -> str:
         text = _SPACING.sub("", text.strip(_EDGE)).removesuffix("\\").rstrip()
         if text.endswith((".", ",")) and not text.endswith(("..", r"\.", r"\,")):
             text = text[:-1]
+        for mark in ("**", "__", "*", "_"):
+            if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
+                text = text[len(mark) : -len(mark)]
         if label := _LABEL.match(text):
             text = text[label.end() :]
         text = without_delimiters(text)

@@ -4,7 +4,7 @@ Two expressions are equal if they agree at random points to 75 digits more than 
 have, and different if they differ at one point. Variables are positive at the first points, and
 have random signs at the others; their sizes are between 10^-6 and 10^6. A signed point is skipped
 if a branch cut makes a value complex. If the gold has floors, factorials or (-1)^n, letters that
-usually count are integers.
+usually count are integers, and so are the bounds of sums in the answer.
 
 Digits can get lost: 1 + 10^-99 is 1 to 60 digits. If that happens, the point is evaluated again
 with more digits, and left out if no number of digits up to 2500 is enough.
@@ -27,7 +27,7 @@ from rlobj.answers.structures import Scalar, is_infinite
 
 _KEY = "2f61c0be4e1b7d09"  # part of `verifier_version`, as all of this file
 _POINTS = 6
-_DISCRETE = frozenset(("floor", "ceil", "mod", "!", "binom"))
+_DISCRETE = frozenset(("floor", "ceil", "mod", "!", "binom", "sum", "prod"))
 _REAL = "xyztuvwrs"
 """Letters that usually stand for real numbers."""
 _STEPS = frozenset(("floor", "ceil", "mod", "max", "min", "abs"))
@@ -43,15 +43,16 @@ def points(
 ) -> Iterator[tuple[dict[str, Fraction], bool]]:
     """Yield values of the variables, and whether some may be negative.
 
-    If the gold has floors, factorials or (-1)^n, letters that usually count are integers. Capitals,
-    Greek letters and letters with subscripts are physical quantities and positive.
+    If the gold has floors, factorials or (-1)^n, letters that usually count are integers, and so
+    are the bounds of sums in the answer. Capitals, Greek letters and letters with subscripts
+    are physical quantities and positive.
     """
     if not variables:
         yield {}, False
         return
     draw = generator(answer, gold)
     signs = all(len(name) == 1 and name.islower() for name in variables)
-    whole = frozenset(variables if _is_discrete(gold) else ())
+    whole = frozenset(variables) if _is_discrete(gold) else _in_bounds(answer)
     if _has_steps(answer) or _has_steps(gold):  # they may differ at 0 and at integers only
         counted = {name for name in whole if name not in _REAL}
         for size in (0, 1, 2, 9):
@@ -107,8 +108,14 @@ def _real(draw: random.Random, size: int) -> Fraction:
     return value * Fraction(10) ** (size * 5) if size else value / 3
 
 
+def _in_bounds(tree: Tree) -> frozenset[str]:
+    """Return the names in the bounds of sums and products."""
+    series = (part for part in parts_of(tree) if part[0] in ("sum", "prod"))
+    return frozenset(name for part in series for bound in part[2:4] for name in names(bound))
+
+
 def _is_discrete(tree: Tree) -> bool:
-    """Return whether a tree has a floor, factorial, binomial or power (-1)^n."""
+    """Return whether a tree has a floor, factorial, binomial, sum or power (-1)^n."""
     return any(
         part[0] in _DISCRETE
         or (part[0] == "^" and part[1] == ("neg", Fraction(1)) and names(part[2]))
@@ -128,6 +135,7 @@ _ATTEMPTS = 4
 """How often a point is evaluated with more digits while digits get lost."""
 _MAX_MAGNITUDE = 2**24
 """Limit on the bits of a value before and after the binary point."""
+_MAX_TERMS = 2000
 
 
 class NumericComparer(ExactComparer):
@@ -172,11 +180,13 @@ class NumericComparer(ExactComparer):
         decided = super().near(rounded, exact)
         if decided is not None or rounded.tree is None or exact.tree is None:
             return decided
-        least = float(last_digit(rounded))
-        return all(
-            values is not None and abs(values[0] - values[1]) <= max(NEAR * abs(values[1]), least)
-            for values in _evaluated(rounded.tree, exact.tree)
-        )
+        for values in _evaluated(rounded.tree, exact.tree):
+            if values is None:
+                return False
+            allowed = max(float(NEAR) * abs(values[1]), float(last_digit(rounded)))
+            if abs(values[0] - values[1]) > allowed:
+                return False
+        return True
 
     def proportional(self, answer: Tree, gold: Tree, positive: bool) -> bool | None:
         """Return whether the ratio of both is the same number at all points."""
@@ -280,6 +290,8 @@ class _Evaluator:
             return self.evaluate(self._point[tree[1]])
         if kind == "const":
             return _CONSTANTS[tree[1]]()
+        if kind in ("sum", "prod"):
+            return self._series(tree)
         if kind == "apply":
             return _applied(tree[1], [self.evaluate(part) for part in tree[2:]])
         function = _FUNCTIONS.get(kind)
@@ -305,6 +317,20 @@ class _Evaluator:
         elif kind in _SMOOTH:
             bits = max(-size, size if kind.startswith("arc") else 0)
         return float(bits) if bits > self._limit else 0.0
+
+    def _series(self, tree: Tree) -> Any:
+        kind, (_, variable), *bounds, term = tree
+        low, high = map(self.evaluate, bounds)
+        if not (mpmath.isint(low) and mpmath.isint(high)):
+            raise ValueError("bounds that are no integers")
+        if high - low > _MAX_TERMS or any(part[0] in ("sum", "prod") for part in parts_of(term)):
+            raise OverflowError
+        values = []
+        for count in range(int(low), int(high) + 1):
+            inner = _Evaluator({**self._point, variable: Fraction(count)})
+            values.append(inner.evaluate(term))
+            self.lost = max(self.lost, inner.lost)
+        return mpmath.fsum(values) if kind == "sum" else mpmath.fprod(values)
 
 
 def _applied(name: str, arguments: list[Any]) -> Any:

@@ -6,6 +6,7 @@ its left side is a sum of numbers and one name: x + 1 = 5.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -267,15 +268,22 @@ def _chain(values: list[Structure], symbols: list[str], valued: list[int]) -> St
 def _inequality(trees: list[Tree], symbols: list[str]) -> Structure:
     if set(symbols) <= set(_FLIPPED):
         trees, symbols = trees[::-1], [_FLIPPED[symbol] for symbol in reversed(symbols)]
-    if set(symbols) & set(_FLIPPED) or (len(trees) > 2 and "!=" in symbols):
+    if set(symbols) & set(_FLIPPED) or (len(trees) > 2 and "!=" in symbols) or len(trees) > 3:
         raise Unreadable("inequalities that do not go together")
     if len(trees) == 3 and _is_name(trees[1]):
         low, name, high = trees
         closed = (symbols[0] == "<=", symbols[1] == "<=")
         return Interval(scalar(low), scalar(high), closed, _name(name))
-    if len(trees) > 2:
+    parts = [
+        _solved(left, symbol, right)
+        for (left, right), symbol in zip(itertools.pairwise(trees), symbols, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    variables = {getattr(part, "variable", None) for part in parts}
+    if None in variables or len(variables) > 1:
         raise Unreadable("a chain of inequalities about no name")
-    return _solved(trees[0], symbols[0], trees[1])
+    return Region("∩", tuple(parts), variables.pop())
 
 
 def _solved(left: Tree, symbol: str, right: Tree) -> Structure:

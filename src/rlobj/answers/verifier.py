@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
-from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence, decide
+from rlobj.answers.equivalence import NOT_SETTLED, check_equivalence, decide, may_take_long
 from rlobj.answers.extraction import bare, extract_answer, last_box
 from rlobj.answers.version import DEADLINE, MEMORY_GIB, verifier_version
 from rlobj.workers.pool import Pool
@@ -148,6 +148,7 @@ class MathVerifier:
         if len(waiting) == 1:  # without a thread, which cannot be started while the program ends
             verdicts[waiting[0]] = ask(waiting[0])
         elif waiting:
+            waiting.sort(key=lambda question: may_take_long(question[0] or ""))
             with ThreadPoolExecutor(len(self._pool.workers)) as threads:
                 verdicts.update(zip(waiting, threads.map(ask, waiting), strict=True))
         return [verdicts[question] for question in questions]

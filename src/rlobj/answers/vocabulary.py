@@ -22,7 +22,7 @@ def table(text: str) -> list[list[str]]:
 BRACKETS = dict(table(r"( ); [ ]; { }; \{ \}; ⟨ ⟩; ⌊ ⌋; ⌈ ⌉"))
 """Opening bracket -> closing bracket."""
 FUNCTIONS = word_set(LISTS["functions"])
-UNSUPPORTED = word_set("int iint iiint oint lim sum prod")
+UNSUPPORTED = word_set("int iint iiint oint lim")
 """Commands that need a computer algebra system."""
 CONSTANTS = {"pi": "pi", "infty": "∞", "infinity": "∞", "inf": "∞", "e": "e", "i": "i"}
 GREEK = word_set(LISTS["greek"])

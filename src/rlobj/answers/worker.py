@@ -1,6 +1,6 @@
 """What the worker process of the verifier decides: answers beyond exact arithmetic.
 
-Integrals, limits and sums are compared with math-verify. Few answers need it, and loading
+Integrals, limits and infinite sums are compared with math-verify. Few answers need it, and loading
 it takes longer than all other answers together: it is loaded when the first one comes. Its own time
 limits are off, because they turn a timeout into "not equal"; the process ends
 after its processor time. math-verify drops letters that look like units and ignores case, so every
