@@ -88,14 +88,12 @@ def _words(text: str) -> list[str]:
     return re.split(r"[^a-z0-9]+", text.lower())
 
 
-def local_copy(folder: Path | None, name: str) -> Path | None:
+def local_copy(folder: Path, name: str) -> Path | None:
     """Return the file `name.jsonl`, `name.parquet`, ... or the subfolder `name`, or None.
 
     Case, hyphens and underscores are ignored: `MATH-500` matches math500. The first of `SUFFIXES`
     counts; folders come last.
     """
-    if folder is None:
-        return None
     copies = [
         path
         for suffix in [*SUFFIXES, ""]
