@@ -126,7 +126,7 @@ def test_note_on_another_number_of_problems(tmp_path):
     rows = [{"problem": f"Q{i}?", "answer": i} for i in range(83)]
     path = write_lines(tmp_path / "amc23.jsonl", rows)
     (note,) = load_benchmark("amc23", data_dir=tmp_path).notes
-    assert note == f"{path} has 83 problems; AMC 2023 has 40: scores do not compare"
+    assert note == f"{path} has 83 problems; amc23 has 40: scores do not compare"
     write_lines(tmp_path / "amc23.jsonl", rows[:40])
     assert load_benchmark("amc23", data_dir=tmp_path, limit=5).notes == ()
 

@@ -26,7 +26,6 @@ class Benchmark:
 
     Attributes:
         name: its name in `--on`.
-        title: its name in papers.
         problems: number of problems.
         hub: its data set on the hub.
         several: the meaning of a list of answers.
@@ -34,7 +33,6 @@ class Benchmark:
     """
 
     name: str
-    title: str
     problems: int
     hub: HubSource
     several: Several = "alternatives"
@@ -85,8 +83,8 @@ def load_benchmark(
         raise DataError(f"{source}: no problem with an answer")
     notes = reader.notes(unique.repeated)
     if len(problems) != benchmark.problems:
-        titled = f"{benchmark.title} has {benchmark.problems}"
-        notes.append(f"{source} has {len(problems)} problems; {titled}: scores do not compare")
+        known = f"{name} has {benchmark.problems}: scores do not compare"
+        notes.append(f"{source} has {len(problems)} problems; {known}")
     return LoadedBenchmark(problems[:limit], source, (*notes, *benchmark.notes))
 
 
