@@ -38,6 +38,13 @@ def test_items_of_a_list_of_sources_are_names_or_mappings() -> None:
     assert errors({"data": {"source": ["a.jsonl", {"source": "b", "weight": 2}]}}) == []
 
 
+def test_teachers_of_subjects_are_names_or_mappings() -> None:
+    models = {"math": "org/teacher", "code": {"model": "org/coder"}}
+    assert errors({"scores": {"teacher": {"by": "topic", "models": models}}}) == []
+    wrong = {"by": "topic", "models": {"math": 3}}
+    assert errors({"scores": {"teacher": wrong}}) == ["$.scores.teacher"]
+
+
 @pytest.mark.parametrize(
     ("content", "path"),
     [

@@ -166,7 +166,8 @@ class RoutedConfig(Model):
     """column of the problems whose value names the model; `source` is also the label of a problem's
     source, if the data has several"""
     models: dict[
-        Annotated[str, BeforeValidator(str)], Annotated[ScoreConfig, BeforeValidator(_frozen)]
+        Annotated[str, BeforeValidator(str)],
+        Annotated[ScoreConfig, BeforeValidator(_frozen, json_schema_input_type=str | ScoreConfig)],
     ] = Field(min_length=1)
     """model of each value of the column: its name, or the settings of a score without `by`"""
 
