@@ -25,6 +25,7 @@ import math
 import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -213,11 +214,23 @@ def _halve(arm: str, cell: str, seed: int) -> None:
         recorded(runs)((arm, cell, seed, place))
 
 
+def _end_with_the_parent() -> None:
+    """End this process with the one that started it, also if that one is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def make(seeds: int, processes: int) -> None:
     """Make all runs that did not end, seed by seed: the searches, then the runs at half."""
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context) as pool:
+    with ProcessPoolExecutor(processes, context, _end_with_the_parent) as pool:
         for seed, work in product(range(seeds), (_search, _halve)):
             pairs = [(arm, cell) for cell, arm in product(CELLS, ARMS) if differs(arm, cell)]
             futures = {pool.submit(work, arm, cell, seed): (arm, cell) for arm, cell in pairs}
