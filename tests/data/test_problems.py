@@ -123,7 +123,7 @@ def test_a_gold_whose_text_would_be_another_answer_is_refused(value, message):
 
 def test_parquet_golds_of_each_type_are_kept(tmp_path):
     """A float32 is the number that was written."""
-    struct = pyarrow.struct([("answer", pyarrow.list_(pyarrow.float64())), ("x", pyarrow.int8())])
+    struct = pyarrow.struct([("answer", pyarrow.list_(pyarrow.float32())), ("x", pyarrow.int8())])
     golds = {
         "0.1": pyarrow.array([0.1], pyarrow.float32()),
         "0.2": pyarrow.array([{"answer": [0.2], "x": 1}], struct),

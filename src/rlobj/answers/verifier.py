@@ -174,8 +174,10 @@ class MathVerifier:
             return self._asked[answer, gold]
         with self._pool.worker() as worker:
             correct, reason = worker.judge((gold, answer), (gold, None))
-        if correct is not None and len(self._asked) < _CACHE_SIZE:
+        if correct is not None:
             self._asked[answer, gold] = correct, reason
+            if len(self._asked) > _CACHE_SIZE:
+                self._asked.pop(next(iter(self._asked)), None)
         return correct, reason
 
 

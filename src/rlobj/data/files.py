@@ -171,15 +171,26 @@ def arrow_rows(name: str, batches: Iterable[Any]) -> Iterator[Row]:
     start = 1
     for batch in batches:
         where = f"{name}, rows {start} to {start + batch.num_rows - 1}: a value cannot be read"
-        for place, field in enumerate(batch.schema):
-            if str(field.type) == "float":  # 0.1, and not 0.10000000149011612
-                written = batch.column(place).cast("string").cast("double")
-                batch = batch.set_column(place, field.name, written)
         with reported(DataError, where, ValueError, OverflowError):  # half a character, a late date
             rows = batch.to_pylist()
+        kinds = {field.name: field.type for field in batch.schema if "float" in str(field.type)}
         for number, row in enumerate(rows, start):
-            yield f"{name}, row {number}", row
+            exact = {column: _exact_float(row[column], kind) for column, kind in kinds.items()}
+            yield f"{name}, row {number}", {**row, **exact}
         start += batch.num_rows
+
+
+def _exact_float(value: Any, kind: Any) -> Any:
+    """A value with each float32 as it is written: 0.1, and not 0.10000000149011612."""
+    import numpy
+
+    if isinstance(value, float) and str(kind) == "float":
+        return float(str(numpy.float32(value)))
+    if isinstance(value, list) and hasattr(kind, "value_type"):
+        return [_exact_float(item, kind.value_type) for item in value]
+    if isinstance(value, dict):
+        return {field.name: _exact_float(value[field.name], field.type) for field in kind}
+    return value
 
 
 SUFFIXES = {
