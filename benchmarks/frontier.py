@@ -151,8 +151,10 @@ def differs(arm: str, cell: str) -> bool:
 
 def collapsed(line: Mapping[str, Any]) -> bool:
     """Whether a run has collapsed."""
+    if line["stopped"] or not line["finite"]:
+        return True
     first, *_, before, last = line["accuracies"]
-    return line["stopped"] or not line["finite"] or (before + last) / 2 < first
+    return (before + last) / 2 < first
 
 
 def read() -> Runs:

@@ -30,6 +30,7 @@ def test_a_run_collapses_below_its_start_at_a_hopeless_accuracy_and_without_a_gr
     assert not collapsed(line(0.39, 0.62))
     assert collapsed(line(0.9, 0.9, stopped=True))
     assert collapsed(line(0.9, 0.9, finite=False))
+    assert collapsed({"accuracies": [0.5, 0.05], "stopped": True, "finite": True})
 
 
 def test_the_p_of_equal_signs_is_that_of_two_patterns_and_holm_never_decreases():

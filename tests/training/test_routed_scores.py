@@ -32,6 +32,7 @@ from rlobj.runs.configuration import read_run_config
 from rlobj.runs.tables import read_tables
 from rlobj.scoring import PolicyScorer, score_samples
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.scores import RoutedConfig, ScoreConfig
 from rlobj.training import run_training
 from rlobj.training.loop.step import run_step
 from rlobj.training.new_run import prepared
@@ -303,3 +304,10 @@ def test_a_run_from_another_may_exchange_one_teacher_or_all(
         assert last == str(policy)
         if number < 2:
             assert scores.models["even"].model == str(teachers["even"])
+
+
+def test_teachers_by_a_column_may_be_objects() -> None:
+    teacher = ScoreConfig(model="org/teacher")
+    assert RoutedConfig(by="topic", models={"math": teacher}).models["math"] == teacher
+    with pytest.raises(ConfigError, match="expected a frozen model"):
+        RoutedConfig(by="topic", models={"math": ScoreConfig()})

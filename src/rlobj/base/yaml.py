@@ -48,7 +48,7 @@ class _Composer(Composer):
 
 
 def _inner(node: Node) -> list[Node]:
-    """The nodes in a node, whose keys must be text, and each given once; of `{1: a}` it is '1'."""
+    """The nodes in a node, whose keys must be text, and each given once; whole numbers are text."""
     if isinstance(node, ScalarNode):
         if str(node.tag) == f"{_TAG}int" and len(node.value) > MOST_DIGITS:
             raise _refusal(node, f"a whole number of more than {MOST_DIGITS} digits")

@@ -602,7 +602,7 @@ class Objective(Model):
         lams = [(f"advantage.{path}", number) for path, number, _ in expressions(self.advantage)]
         read = needs.rule_columns(lams, self._all_scores)
         read.pop("advantages")
-        kinds = ["value", *["bootstrap"] * (self.advantage.truncated == "bootstrap")]
+        kinds = ["value", "bootstrap"] if self.advantage.truncated == "bootstrap" else ["value"]
         columns = [f"{self.critic}_{kind}" for kind in kinds]
         return dict.fromkeys(columns, f"the advantage {self.advantage}") | read
 

@@ -150,8 +150,9 @@ class ScoreConfig(Model):
 def _frozen(entry: Any) -> Any:
     """The settings of one of several models, from its name or from settings."""
     settings = {"model": entry} if isinstance(entry, str) else entry
-    settings = settings if isinstance(settings, Mapping) else {}
-    sources = [settings.get(key) for key in ("model", "run", "server")]
+    named = vars(settings) if isinstance(settings, ScoreConfig) else settings
+    keys = ("model", "run", "server")
+    sources = [named.get(key) for key in keys] if isinstance(named, Mapping) else [None]
     if not any(sources) or sources[0] in ("policy", REQUIRED):
         expected = "expected a frozen model: its name, or settings with model, run or server"
         raise ConfigError(f"{expected}; got {entry!r}")

@@ -72,7 +72,7 @@ def write(
                 remove(place)
         for file, tensors in _shares(policy, parallel, learner):
             with _writing(run, comm):
-                _write_share(place / file, tensors, comm)
+                _write_share(place, file, tensors, comm)
             del tensors  # or the next share would be copied beside it
         with _writing(run, comm):
             (place / "random").mkdir(exist_ok=True)
@@ -143,15 +143,16 @@ def _shares(policy: Policy, parallel: Any, learner: Any) -> Iterator[tuple[str, 
         yield _ADAPTER, {name: weight.cpu().contiguous() for name, weight in weights}
 
 
-def _write_share(file: Path, tensors: dict[str, Tensor], comm: Comm) -> None:
+def _write_share(place: Path, file: str, tensors: dict[str, Tensor], comm: Comm) -> None:
     from safetensors.torch import save_file
 
-    shared = comm.size > 1 and not str(file).endswith(_ADAPTER)
-    if shared:
-        file = file.with_name(f"{file.name}-{comm.rank + 1:05d}-of-{comm.size:05d}")
-    if shared or comm.rank == 0:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, f"{file}.safetensors", metadata={"format": "pt"})
+    if file == _ADAPTER and comm.rank > 0:
+        return
+    if file != _ADAPTER and comm.size > 1:
+        file = f"{file}-{comm.rank + 1:05d}-of-{comm.size:05d}"
+    path = place / f"{file}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def _write_index(folder: Path) -> None:

@@ -123,7 +123,7 @@ class ObjectiveMixin(_Trainer):
             folder = None if record is True else Path(record)
             self._recorder = RecordEvents(self, folder, run.preset, output or {})
             self.add_callback(self._recorder)
-        self.loss_type = "sapo"  # TRL logs no clip_ratio beside the loss that it does not make
+        self.loss_type = "sapo"  # with it, TRL logs no clip_ratio of its own loss
 
     # The window.
 

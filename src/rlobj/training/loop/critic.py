@@ -5,7 +5,7 @@ policy.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -110,11 +110,9 @@ class Critic:
         return {**average(updates), "value/learning_rate": rate, **warmup}
 
     def _update(self, phase: Objective, batch: MiniBatch, plan: Plan) -> dict[str, float]:
-        sums, kept, self._kept = torch.zeros(3, dtype=torch.float64), self._kept, None
-        passes: Any = [([*range(len(batch.responses))], {"values": kept}, True)]
-        passes = self.forward.run(self.scorer, batch.sequences) if kept is None else passes
+        sums = torch.zeros(3, dtype=torch.float64)
         with self.clock.inside("forward"):
-            for part, columns, last in passes:
+            for part, columns, last in self._passes(batch):
                 table = batch.table.select(part, 0)
                 table = table.with_columns({f"{self.name}_new_value": columns["values"]})
                 output = phase.value_loss(table, plan.part(batch.table.rows(part)), check=False)
@@ -132,6 +130,13 @@ class Critic:
             "value/grad_norm": norm if finite else math.nan,
             "value/skipped_updates": float(not finite or not tokens),
         }
+
+    def _passes(self, batch: MiniBatch) -> Iterator[tuple[list[int], dict[str, Tensor], bool]]:
+        """The values of the mini-batch by the present weights, as `ForwardPasses.run` yields."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            return iter([([*range(len(batch.responses))], {"values": kept}, True)])
+        return self.forward.run(self.scorer, batch.sequences)
 
 
 def _longer(tokens: Sequence[int]) -> Any:
