@@ -229,12 +229,18 @@ def _end_with_the_parent() -> None:
 
 
 def make(seeds: int, processes: int) -> None:
-    """Make all runs that did not end, seed by seed: the searches, then the runs at half."""
+    """Make all runs that did not end: the searches with lag, those without it, the runs at half.
+
+    The test of the study needs the first ones only, of all seeds.
+    """
     os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _end_with_the_parent) as pool:
-        for seed, work in product(range(seeds), (_search, _halve)):
-            pairs = [(arm, cell) for cell, arm in product(CELLS, ARMS) if differs(arm, cell)]
+        lagged = [cell for cell in CELLS if CELLS[cell].depth]
+        fresh = [cell for cell in CELLS if cell not in lagged]
+        stages = (_search, lagged), (_search, fresh), (_halve, [*CELLS])
+        for (work, cells), seed in product(stages, range(seeds)):
+            pairs = [(arm, cell) for cell, arm in product(cells, ARMS) if differs(arm, cell)]
             futures = {pool.submit(work, arm, cell, seed): (arm, cell) for arm, cell in pairs}
             for future in as_completed(futures):
                 future.result()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -32,6 +32,7 @@ from vllm_tools import (
     push,
 )
 
+from rlobj.base.addresses import free_port
 from rlobj.base.errors import ConfigError, RunError
 from rlobj.samplers import Sent
 from rlobj.samplers.syncing import compare_live
@@ -39,6 +40,7 @@ from rlobj.samplers.types import WeightsLost
 from rlobj.samplers.vllm import ServerSettings, VllmServerSampler
 from rlobj.samplers.vllm.auth import find_key, key_file
 from rlobj.samplers.vllm.scoring import ServerScorer
+from rlobj.samplers.vllm.server import Server
 
 pytestmark = [pytest.mark.vllm, pytest.mark.skipif(**NEEDS_VLLM)]
 
@@ -354,6 +356,15 @@ def test_a_killed_server_raises_an_error_when_patience_ends(served, model):
     assert "the server ended" in served.screen()
     wait_until(lambda: gone(running))  # no process is left
     assert not key_file(served.port).exists()
+
+
+def test_the_key_can_be_read_before_the_server_answers(folder):
+    """A trainer that waits for a server asks as soon as something listens on its port."""
+    with Server(str(folder), port=free_port()) as server:
+        with pytest.raises(URLError):
+            urlopen(f"{server.url}/health")
+        assert find_key(server.url)
+    assert find_key(server.url) is None
 
 
 @pytest.mark.slow

@@ -138,6 +138,11 @@ class Server:
         environment |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         if vllm_on_cpu():
             environment["TORCHDYNAMO_DISABLE"] = "1"  # it takes seconds and needs a C++ compiler
+        if self.key_path is not None:  # before the server answers, and refuses who waits for it
+            self.key_path.unlink(missing_ok=True)
+            handle = os.open(self.key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(self._key)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -177,11 +182,6 @@ class Server:
             with contextlib.suppress(OSError), direct.open(request, timeout=5):
                 break
             time.sleep(0.2)
-        if self.key_path is not None:
-            self.key_path.unlink(missing_ok=True)
-            handle = os.open(self.key_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(self._key)
 
     def join(self) -> None:
         """Wait until the server ends by itself.
