@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,9 +7,13 @@ from pydantic import TypeAdapter
 
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
+from rlobj.conversations.settings import require_known
 from rlobj.data import Problem
 from rlobj.objectives.advantages import GroupNormalized
+from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Custom, Exact, Math, Overlong, RewardConfig, overlong_penalty
+from rlobj.rewards.kinds import Reward
+from rlobj.settings.run_config import RunConfig
 
 
 class Run(Model):
@@ -129,6 +134,47 @@ def test_custom_function_of_a_module():
 def test_error_explains_a_target_that_cannot_be_imported(target, message):
     with pytest.raises(ConfigError, match=message):
         Custom(target=target).open()
+
+
+FILE = """
+raise RuntimeError("nobody runs this")
+def good(response, answer, **columns): return 1.0
+class Losses: pass
+async def asks(response, answer, **columns): return 1.0
+def _helper(): pass
+"""
+
+
+@pytest.mark.parametrize("given", ["mine.py", "mine.py:", {"kind": "mine.py"}])
+def test_a_file_without_a_function_is_answered_by_its_functions(given, tmp_path, monkeypatch):
+    """The file is parsed and not executed; a file of another family names its classes."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FILE)
+    with pytest.raises(ConfigError, match=r"Name the function: mine.py:good, mine.py:asks"):
+        Reward.build(given)
+    with pytest.raises(ConfigError, match=r"Name the class: mine.py:Losses"):
+        Surrogate.build("mine.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "There is no file 'mine.py'"),
+        ("x = 1", "mine.py defines no public function"),
+        ("def f(:", "mine.py cannot be read as Python: invalid syntax"),
+        ("x = " + "(" * 9_999, "mine.py cannot be read as Python: too many nested"),
+    ],
+)
+def test_a_file_that_has_no_function_is_said_to_have_none(text, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("mine.py").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        Reward.build("mine.py")
+    with pytest.raises(ConfigError, match=message):
+        RunConfig(columns={"outcome": "mine.py"})
+    with pytest.raises(ConfigError, match=message):
+        require_known("a tool", "mine.py", [])
 
 
 def test_overlong_penalty_by_hand():

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from rlobj.base.errors import BatchError, ConfigError, nearest
 from rlobj.base.showing import place_of
-from rlobj.base.targets import has_stand_in, import_target
+from rlobj.base.targets import has_stand_in, import_target, names_in_file
 from rlobj.base.validation import Model
 
 
@@ -27,11 +27,13 @@ class Primitive(Model):
     Attributes:
         kind: the name in configurations; "custom" for classes outside rlobj.
         origin: the target that a custom class was imported from.
+        custom: what a target of the family names, a class or a function.
         registry: the members of a family by their kind.
     """
 
     kind: ClassVar[str] = ""
     origin: ClassVar[str] = ""
+    custom: ClassVar[str] = "class"
     registry: ClassVar[dict[str, "type[Primitive]"]] = {}
 
     @classmethod
@@ -71,7 +73,8 @@ class Primitive(Model):
         else:
             kinds = {*cls.registry, "custom"}
             mistake = "is missing" if kind is None else f"{kind!r} is unknown"
-            raise ConfigError(f"kind {mistake}.{nearest(str(kind), kinds)}")
+            advice = names_in_file(str(kind), cls.custom) or nearest(str(kind), kinds)
+            raise ConfigError(f"kind {mistake}.{advice}")
         return member(**settings)  # type: ignore[return-value]
 
     @classmethod

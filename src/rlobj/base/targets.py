@@ -1,5 +1,6 @@
 """Importing a user's class or function by name, from a module or from a file."""
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -107,8 +108,35 @@ def split_target(target: str | None) -> tuple[str, str]:
     """
     source, _, name = (target or "").rpartition(":")
     if not source or not name:
-        raise ConfigError(f"target is {target!r}. {_EXPECTED}")
+        raise ConfigError(f"target is {target!r}.{names_in_file(target or '') or f' {_EXPECTED}'}")
     return source, name
+
+
+def names_in_file(text: str, noun: str = "function") -> str:
+    """Advice for a Python file that is named without one of its functions or classes.
+
+    The file is parsed, and not executed.
+
+    Args:
+        text: what was named.
+        noun: `function` or `class`.
+
+    Returns:
+        ` Name the function: r.py:good, r.py:later.`; "" if the text is the name of no Python file.
+    """
+    file = text.removesuffix(":")
+    if not file.endswith(".py"):
+        return ""
+    if not (path := path_of(file)).is_file():
+        return f" There is no file {file!r}."
+    kinds = ast.ClassDef if noun == "class" else (ast.FunctionDef, ast.AsyncFunctionDef)
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError) as error:
+        return f" {file} cannot be read as Python: {error}."
+    names = [node.name for node in body if isinstance(node, kinds) and node.name[0] != "_"]
+    listed = ", ".join(f"{file}:{name}" for name in names)
+    return f" Name the {noun}: {listed}." if names else f" {file} defines no public {noun}."
 
 
 def import_target(target: str | None) -> Any:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlobj.base.errors import ConfigError, nearest
 from rlobj.base.paths import located_target
+from rlobj.base.targets import names_in_file
 from rlobj.base.validation import Model
 from rlobj.data.verifiers import is_verifiers
 
@@ -80,4 +81,6 @@ def require_known(setting: str, name: str, known: Iterable[str]) -> None:
     """
     if name not in known and ":" not in name:
         own = "Or name your own: package.module:NAME or path/to/file.py:NAME"
-        raise ConfigError(f"{setting} is {name!r}.{nearest(name, known)} {own}")
+        noun = "class" if setting == "environment.target" else "function"
+        advice = names_in_file(name, noun) or f"{nearest(name, known)} {own}"
+        raise ConfigError(f"{setting} is {name!r}.{advice}")

@@ -219,6 +219,8 @@ class Ungraded(Grader):
 class Reward(Primitive):
     """Base class of rewards."""
 
+    custom = "function"
+
     overlong: Overlong | None = None
     """soft overlong punishment (DAPO) added to the reward"""
     name: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w-]*$")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from rlobj.base.errors import Argument, Message, nearest
+from rlobj.base.targets import names_in_file
 from rlobj.base.validation import InvalidFields, Model
 from rlobj.conversations import EnvironmentSettings
 from rlobj.data import DataConfig
@@ -159,7 +160,7 @@ class RunConfig(Model):
         for name, source in columns.items():
             if source not in ("data", "reward") and ":" not in source:
                 text = f"expected data, reward or FILE.py:FUNCTION, got {source!r}"
-                raise InvalidFields([(name, text)])
+                raise InvalidFields([(name, f"{text}.{names_in_file(source)}")])
         return columns
 
     @model_validator(mode="after")
