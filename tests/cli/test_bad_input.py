@@ -42,8 +42,9 @@ SETTINGS = {
 
 COMMANDS = {
     "train --preset grpo extra": "unexpected extra argument",
-    "train --preset grpo --data scratchpd": "use a built-in task: scratchpad, calculator",
-    "train --preset grpo --data x.jsonl": "needs a model: --model",
+    "train --preset grpo --data scratchpd": "Did you mean 'scratchpad'?",
+    "train --preset grpo --data rows.jsonl": "needs a model: --model",
+    "train --preset grpo --data x.jsonl": "there is no file 'x.jsonl'",
     "train --preset grpo --model a/b --dry-run": "needs problems: use --data FILE.jsonl",
     "train --preset grpo --model rows.jsonl --data rows.jsonl": "a folder, a GGUF file or a hub id",
     "train --preset grpo --model folder --data rows.jsonl": "is a folder without config.json",

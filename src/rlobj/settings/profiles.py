@@ -87,7 +87,7 @@ def profile_of(source: Any, *, chosen: bool) -> dict[str, Any]:
     Raises:
         ConfigError: the source is not a built-in task, and the user did not ask for this policy;
             or it is a dataset of reasoning-gym.
-        DataError: one of several sources is no known name, no path and no hub id.
+        DataError: a source is no known name, no path and no hub id.
         MissingExtra: it is one, and reasoning-gym is not installed.
     """
     if source is None:
@@ -97,11 +97,10 @@ def profile_of(source: Any, *, chosen: bool) -> dict[str, Any]:
     if is_gym(source):
         refuse_missing(source)
     if is_gym(source) or not chosen:
-        names = source_names(source)
-        for name in names if isinstance(source, list | tuple) else ():
+        for name in source_names(source):
             require_source(name)
         raise ConfigError(
-            f"data.source: '{', '.join(names)}' needs a model: ",
+            f"data.source: '{', '.join(source_names(source))}' needs a model: ",
             Argument("model", "NAME"),
             f". Without one, use a built-in task: {', '.join(PROFILES)}. For problems of digits "
             "and + - * , = only, use ",
