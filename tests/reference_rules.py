@@ -461,8 +461,22 @@ class Reference:
             return None
         if node.method == "mean":
             return FUNCTIONS["/"](total(numbers), Approximate(len(numbers)))
+        if node.method == "std":
+            return self.deviation(numbers)
         best = (min if node.method == "min" else max)(numbers)
         return Approximate(best.value, max(number.error for number in numbers))
+
+    def deviation(self, numbers: list[Approximate]) -> Approximate:
+        """The unbiased standard deviation; an error of the numbers is less than twice as large."""
+        values = [number.value for number in numbers]
+        low, span = min(values), max(values) - min(values)
+        if not span or not math.isfinite(span):
+            return Approximate(0.0 * span, 2 * max(number.error for number in numbers))
+        places = [(value - low) / span for value in values]
+        mean = math.fsum(places) / len(places)
+        squares = math.fsum((place - mean) ** 2 for place in places)
+        error = 2 * max(number.error for number in numbers) + 1e-14 * span
+        return Approximate(span * math.sqrt(squares / (len(places) - 1)), error)
 
     def quantile(self, node: Any, unit: Hashable) -> Approximate | None:
         numbers = self.values(node.value, self.members(node, self.ranked(node), unit)).values()

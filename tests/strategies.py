@@ -379,6 +379,9 @@ def language() -> dict[str, Objective]:
         "min, max": base.keep(entropy.max(by="group") - entropy.min(by="response") > 2.5).reweight(
             1 + length / length.max()
         ),
+        "std": base.keep(entropy > entropy.std(within=advantage > 0)).reweight(
+            1 + reward.std(by="group") + prob.std(by="response") + length.std()
+        ),
         "sum": base.reweight(prob.sum(by="response") / prob.sum() + prob.sum(by="group")),
         "count, share": base.keep((prob < 0.1).count(by="group") > 20).reweight(
             (prob < 0.1).share(by="response") + (reward > 0).share(by="group", within=length > 3)
@@ -579,7 +582,7 @@ def larger_numbers(expressions: tuple[Any, Any]) -> Any:
             numbers.filter(lambda x: x.level != Level.TURN),
             extremes,
         ),
-        *_aggregates(numbers, populations, "mean", "sum", "min", "max"),
+        *_aggregates(numbers, populations, "mean", "std", "sum", "min", "max"),
         *_aggregates(rules, populations, "count", "share"),
     )
 

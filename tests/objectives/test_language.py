@@ -234,6 +234,26 @@ def test_a_list_of_splits_is_written_as_a_list() -> None:
     assert Objective(split=None) == Objective()
 
 
+def test_the_groups_deviation_normalizes_as_the_advantage_does() -> None:
+    generator = torch.Generator().manual_seed(2)
+    lengths, groups = [3, 1, 0, 2, 4, 2, 1], [5, 5, 5, 5, 2, 2, 9]  # an empty response; one alone
+    rewards = [1.0, 0.0, 0.5, NAN, 0.25, 0.25, 3.0]
+    logprobs = (-torch.rand(13, generator=generator, dtype=torch.float64)).tolist()
+    batch = tokens(lengths, logprobs, groups=groups, rewards=rewards)
+    std = "reward.std(by='group')"
+    own = f"(reward - reward.mean(by='group')) / ({std} + 1e-6)"
+    alone = f"when(length.count(by='group') < 2, reward / (1 + 1e-6), {own})"  # it has no baseline
+    losses = []
+    for settings in ({}, {"shape": alone.replace("length", "(length >= 0)")}):
+        logprobs = batch.logprobs.clone().requires_grad_()
+        output = Objective(**settings)(batch.replace(logprobs=logprobs))
+        losses += [torch.cat([output.loss[None], *torch.autograd.grad(output.loss, logprobs)])]
+    torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
+    held = Objective(keep=f"{std} > 0").plan([batch]).weights[0] != 0
+    assert held.tolist() == [True] * 4 + [False] * 9  # equal rewards, and one reward
+    assert str(parse("entropy.std(by='response', within=prob < 0.5)")).startswith("entropy.std(by")
+
+
 RANKED = tokens(
     [3, 1, 0, 2],
     [-1.0] * 6,

@@ -118,6 +118,7 @@ def test_dropped_tokens_of_one_row_change_the_rollouts_divisor() -> None:
     {
         "reward.mean()": [1, 1, 0, 0, 0.5],
         "reward.mean(by='group')": [2 / 3, 1 / 3],
+        "reward.std(by='group')": [(1 / 3) ** 0.5, (1 / 3) ** 0.5],
         "(reward > 0).count()": [3],
         "(length >= 0).count(by='group')": [3],  # with the empty rollouts
         "rollout_rows.sum()": [9],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from fractions import Fraction
 from typing import Any
 
@@ -15,6 +16,7 @@ from ranks import on_ranks
 from rlobj.objectives.statistics import (
     Comm,
     SingleProcess,
+    deviation_by,
     exact_sum,
     exact_sum_by,
     from_keys,
@@ -138,3 +140,33 @@ def test_hash_keys_are_uniform() -> None:
 def test_hash_keys_equal_splitmix64() -> None:
     # SplitMix64 with state 0: its first published output
     assert int(hash_keys((0,))) == 0xE220A8397B1DCDAF - (1 << 64)
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=30), st.integers(0, 9))
+def test_a_deviation_is_the_unbiased_one_on_any_number_of_ranks(
+    values: list[float], cut: int
+) -> None:
+    column, unit = (
+        torch.tensor(values, dtype=torch.float64),
+        torch.zeros(len(values), dtype=torch.int64),
+    )
+    whole = deviation_by(column, unit, 1, ALONE)
+    span = max(values) - min(values)
+    assert float(whole) == pytest.approx(statistics.stdev(values), rel=1e-9, abs=1e-12 * span)
+    parts = [slice(0, cut), slice(cut, None)]  # one of them may be empty
+    of_ranks = on_ranks(
+        2, lambda at: deviation_by(column[parts[at.rank]], unit[parts[at.rank]], 1, at)
+    )
+    assert all(torch.equal(found, whole) for found in of_ranks)
+    backwards = deviation_by(column.flip(0), unit, 1, ALONE)
+    assert torch.equal(backwards, whole)
+
+
+def test_equal_values_deviate_by_exactly_nothing() -> None:
+    third = 1 / 3  # 49 of them do not add up to a number whose 49th part is one of them
+    values, unit = [third] * 49 + [7.25, 1e300, -1e300], [0] * 49 + [1, 3, 3]
+    found = deviation_by(
+        torch.tensor(values, dtype=torch.float64), torch.tensor(unit), 4, ALONE
+    ).tolist()
+    assert found[:3] == [0, 0, 0]  # equal ones, one, none
+    assert found[3] == pytest.approx(math.sqrt(2) * 1e300)

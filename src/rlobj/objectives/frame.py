@@ -598,7 +598,7 @@ class Frame:
         return self._finite(node, self._by_member(node, by_unit.to(self.dtype), empty))
 
     def _statistic(self, node: nodes.Aggregate, data: Tensor, population: Tensor) -> Tensor:
-        """The sum (for a mean, too), min or max of each unit, float64."""
+        """The sum (for a mean, too), std, min or max of each unit, float64."""
         total = node.method in ("sum", "mean")
         if node.by == "update" and total:
             whole = statistics.exact_sum(data, self.comm)
@@ -606,6 +606,8 @@ class Frame:
         units, unit = self._units(node), self._unit(node, node.counted)[population]
         if total:
             return statistics.exact_sum_by(data, unit, units.count, units.comm)
+        if node.method == "std":
+            return statistics.deviation_by(data, unit, units.count, units.comm)
         largest = node.method == "max"
         return statistics.extreme_by(data, unit, units.count, largest, units.comm)
 

@@ -159,6 +159,20 @@ def extreme_by(values: Tensor, unit: Tensor, units: int, largest: bool, comm: Co
     return getattr(comm.sum(ranks), kind)(0)
 
 
+def deviation_by(values: Tensor, unit: Tensor, units: int, comm: Comm) -> Tensor:
+    """sqrt(Σ (x − mean)²/(n − 1)) of each unit over all ranks, float64 [units].
+
+    It is exactly 0 of equal values, of one and of none. Values count in units of their range.
+    """
+    low, high = (extreme_by(values, unit, units, largest, comm) for largest in (False, True))
+    span = (high - low).where(high > low, 1)
+    places = (values.double() - low[unit]) / span[unit]
+    n = comm.sum(torch.bincount(unit, minlength=units))
+    mean = exact_sum_by(places, unit, units, comm) / n
+    squares = exact_sum_by((places - mean[unit]).square(), unit, units, comm)
+    return span * (squares / (n - 1).clamp(min=1)).sqrt()
+
+
 def exact_mean(values: Tensor, mask: Tensor, comm: Comm) -> float:
     """The mean of values[mask] over all ranks, for any order; nan if the mask is empty."""
     n = count(mask, comm)

@@ -311,6 +311,13 @@ class Number(Expr):
         """
         return Aggregate("mean", self, by, within)
 
+    def std(self, by: By = "update", within: Rule | str | None = None) -> Number:
+        """The unbiased standard deviation of a population; 0 of one value or of equal ones.
+
+        The arguments are those of `mean`.
+        """
+        return Aggregate("std", self, by, within)
+
     def sum(self, by: By = "update", within: Rule | str | None = None) -> Number:
         """The sum over a population, 0 if it is empty; the arguments are those of `mean`."""
         return Aggregate("sum", self, by, within)
@@ -913,7 +920,7 @@ class Statistic(Populated):
 
 
 class Aggregate(Statistic, Number):
-    """The mean, sum, min or max of a number, or the count or share of a rule."""
+    """The mean, std, sum, min or max of a number, or the count or share of a rule."""
 
 
 class Rank(Statistic, Number):
