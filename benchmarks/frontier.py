@@ -10,7 +10,7 @@ was not finite. It is stopped where an evaluation is below 0.1, and counts as co
 
 For each arm, cell and seed, a bisection over a grid of factor 2^(1/4) finds the largest rate that
 does not collapse, as if all smaller rates did not and all larger ones did. Then come runs at half
-of this rate, and at half of that of `dapo-loss` with the same seed.
+of this rate, and at half of that of `dapo-loss` with the same seed, which end at 0.80.
 
     python -m benchmarks.frontier [--seeds N] [--processes P]    goes on where it stopped
 
@@ -20,10 +20,12 @@ Every run is a line of benchmarks/results/frontier.jsonl.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import multiprocessing
 import os
+import statistics
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -36,7 +38,7 @@ from typing import Any
 from benchmarks.harness import commit, note
 
 RESULTS = Path(__file__).parent / "results" / "frontier.jsonl"
-STEPS, EVERY, HOPELESS = 60, 5, 0.1
+STEPS, EVERY, HOPELESS, GOAL = 60, 5, 0.1, 0.8
 STEP = 4
 """Rates of the grid in a factor of two."""
 BASE = "dapo-loss"
@@ -85,12 +87,12 @@ Key = tuple[str, str, int, int]
 Runs = dict[Key, Mapping[str, Any]]
 
 
-class _Hopeless(Exception):
-    """An evaluation was below 0.1."""
+class _Decided(Exception):
+    """An evaluation was below 0.1, or reached what is asked."""
 
 
-def train(key: Key) -> dict[str, Any]:
-    """Train one run, and return its line."""
+def train(key: Key, until: float = math.inf) -> dict[str, Any]:
+    """Train one run, which ends at an accuracy of `until`, and return its line."""
     import rlobj
 
     name, cell_name, seed, place = key
@@ -110,8 +112,9 @@ def train(key: Key) -> dict[str, Any]:
         def evaluated(self, step: int, benchmark: Any) -> None:
             line["accuracies"].append(round(benchmark.accuracy, 4))
             line["tokens"].append(self.generated)
-            if benchmark.accuracy < HOPELESS:
-                raise _Hopeless
+            line["stopped"] = benchmark.accuracy < HOPELESS
+            if line["stopped"] or benchmark.accuracy >= until:
+                raise _Decided
 
     settings = {
         "seed": seed,
@@ -127,20 +130,17 @@ def train(key: Key) -> dict[str, Any]:
         "output.samples_every": 0,
         "output.tables_every": 0,
     }
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            result = rlobj.train(
-                rlobj.load_preset(preset).objective.but(**changes),
-                data="scratchpad",
-                out=Path(folder) / "run",
-                settings=settings,
-                progress=False,
-                callbacks=[Watch()],
-            )
-            if result.steps < STEPS:
-                raise KeyboardInterrupt
-        except _Hopeless:
-            line["stopped"] = True
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Decided):
+        result = rlobj.train(
+            rlobj.load_preset(preset).objective.but(**changes),
+            data="scratchpad",
+            out=Path(folder) / "run",
+            settings=settings,
+            progress=False,
+            callbacks=[Watch()],
+        )
+        if result.steps < STEPS:
+            raise KeyboardInterrupt
     return {**line, "collapsed": collapsed(line), "commit": commit()}
 
 
@@ -153,8 +153,8 @@ def collapsed(line: Mapping[str, Any]) -> bool:
     """Whether a run has collapsed."""
     if line["stopped"] or not line["finite"]:
         return True
-    first, *_, before, last = line["accuracies"]
-    return (before + last) / 2 < first
+    first, *rest = line["accuracies"]
+    return statistics.fmean(rest[-2:]) < first
 
 
 def read() -> Runs:
@@ -179,12 +179,12 @@ def search(arm: str, cell: str, seed: int, run: Callable[[Key], Mapping[str, Any
     return good
 
 
-def recorded(runs: Runs) -> Callable[[Key], Mapping[str, Any]]:
+def recorded(runs: Runs, until: float = math.inf) -> Callable[[Key], Mapping[str, Any]]:
     """Trains a run unless it has ended, and writes its line."""
 
     def run(key: Key) -> Mapping[str, Any]:
         if key not in runs:
-            runs[key] = train(key)
+            runs[key] = train(key, until)
             with RESULTS.open("a", encoding="utf-8") as file:  # one write: lines do not mix
                 file.write(json.dumps(runs[key]) + "\n")
         return runs[key]
@@ -211,9 +211,9 @@ def _search(arm: str, cell: str, seed: int) -> None:
 
 
 def _halve(arm: str, cell: str, seed: int) -> None:
-    runs = read()
+    run = recorded(runs := read(), GOAL)
     for place in halves(runs, arm, cell, seed):
-        recorded(runs)((arm, cell, seed, place))
+        run((arm, cell, seed, place))
 
 
 def _end_with_the_parent() -> None:
