@@ -1,11 +1,12 @@
-"""A real model on one GPU: a minute of supervised training, then `stapo` and `dapo-loss`.
+"""A real model on one GPU: long responses, stale tokens, with importance weights and with a clip.
 
-The model learns the worked solutions of reasoning-gym's gsm_symbolic, sentences that end in
-`#### 288`. From there it is trained with rewards, once with each objective, in processes of their
-own. Both go at the same time (but with --apart), because so small a model leaves a GPU idle most of
-the time. After its first steps a run says how many it can make until the end of --minutes, and both
-make the smaller number. They sample with vLLM where it is installed, and if that fails before a
-step, with transformers.
+A minute of supervised training teaches the model the worked solutions of reasoning-gym's
+gsm_symbolic, sentences that end in `#### 288`. From there, four runs train it with rewards:
+`dapo-loss` and the arm `unclipped` in both cells with lag of `benchmarks.frontier`, at one learning
+rate. They go at the same time, in processes of their own, because so small a model leaves a GPU
+idle most of the time. After its first steps a run says how many it can make until the end of
+--minutes, and all make the smallest number. They sample with vLLM where it is installed, and if
+that fails before a step, with transformers.
 
     python -m benchmarks.real.on_gpu --problems problems.jsonl
     python -m benchmarks.real.on_gpu --problems problems.jsonl --model FOLDER --out DIR
@@ -30,20 +31,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import rlobj
+from benchmarks.frontier import ARMS, BASE, CELLS
 from benchmarks.harness import machine, note
 from rlobj.base.files import write_whole
 from rlobj.insight.run_report.figures import COLORS
-from rlobj.reporting import visible
 from rlobj.reporting.markdown import markdown_table
 from rlobj.runs.layout import is_run
 from rlobj.runs.metrics import ACCURACY, read_metrics
 
-ARMS = ("stapo", "dapo-loss")
+RUNS = {
+    f"{arm}, lag {cell.depth}": (arm, cell)
+    for cell, arm in product(CELLS.values(), (BASE, "unclipped"))
+    if cell.depth > 0
+}
+"""The arm and the cell of each run."""
 HELD_OUT, LONGEST = 512, 160
 """Problems that no training sees, from the first; and the tokens of the longest solution."""
 EVERY = 20
@@ -55,12 +62,12 @@ RESERVE = 20.0
 PHASES = ("sampling", "grading", "scoring", "planning", "forward", "backward", "optimizer")
 PHASES += ("syncing", "evaluating", "writing", "other", "step")
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Lines of metrics by arm; the first one is the evaluation before the first step."""
+"""Lines of metrics by name; the first one is the evaluation before the first step."""
 CURVES = {
     "eval/accuracy": "held-out accuracy",
     "reward/accuracy": "accuracy of the samples",
     "policy/entropy": "entropy, nats",
-    "tokens/dropped": "dropped tokens of a step",
+    "train/grad_norm": "norm of the gradient",
 }
 
 
@@ -94,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=LONGEST, help="of a response, at most")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, help="problems of an evaluation")
     parser.add_argument("--engine", help="default: vllm, then transformers")
-    parser.add_argument("--apart", action="store_true", help="one run after the other")
+    parser.add_argument("--rate", type=float, default=1e-4, help="the learning rate")
     parser.add_argument("--part", help=argparse.SUPPRESS)  # what this process does
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     return parser
@@ -133,11 +140,8 @@ def make(options: argparse.Namespace) -> None:
     for options.engine in engines:
         facts = {"minutes": options.minutes, "engine": options.engine, **machine()}
         (options.out / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-        groups = [[arm] for arm in ARMS] if options.apart else [ARMS]
-        for number, group in enumerate(groups):
-            left = until - time.time()
-            _do(group, options, time.time() + left / (len(groups) - number))
-        if all(_steps(options.out / options.engine / arm) for arm in ARMS):
+        _do([*RUNS], options, until)
+        if all(_steps(options.out / options.engine / name) for name in RUNS):
             break
         note(f"{options.engine}: a run failed before its first step, see the logs in {options.out}")
     shutil.rmtree(options.out / "warm", ignore_errors=True)
@@ -149,7 +153,7 @@ def _do(parts: Sequence[str], options: argparse.Namespace, until: float) -> None
     for part in parts:
         words = ["--part", part, "--until", str(until)]
         for name, value in vars(options).items():
-            if value is not None and name not in ("part", "until", "apart"):
+            if value is not None and name not in ("part", "until"):
                 words += [f"--{name.replace('_', '-')}", str(value)]
         command = [sys.executable, "-m", "benchmarks.real.on_gpu", *words]
         with (options.out / f"{part}.log").open("ab") as log:
@@ -216,6 +220,8 @@ def warm_start(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """One run with rewards, from OUT/warm."""
+    arm, cell = RUNS[options.part]
+    preset, changes = ARMS[arm]
     settings: dict[str, Any] = {
         "model.chat_template": False,
         "data.template": "{prompt}\n",
@@ -226,8 +232,10 @@ def train(options: argparse.Namespace) -> None:
         "sampling.max_tokens": options.tokens,
         "sampling.batch_tokens": 1 << 19,
         "training.steps": options.steps,
-        "training.learning_rate": 2e-5,
-        "training.updates_per_step": 2,
+        "sampling.async_depth": cell.depth,
+        "training.learning_rate": options.rate,
+        "training.old_logprobs": "sampler",
+        "training.updates_per_step": cell.updates,
         "training.warmup_steps": 0,
         "training.weight_decay": 0.0,
         "training.fused": True,
@@ -243,7 +251,7 @@ def train(options: argparse.Namespace) -> None:
     if options.engine == "vllm":
         graphs = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # seconds, and no compilation
         vllm = {
-            "gpu_memory_utilization": 0.3,
+            "gpu_memory_utilization": 0.2,
             "kv_cache_bytes": 8 << 30,
             "sleep_level": 0,
             "extra": {
@@ -255,7 +263,7 @@ def train(options: argparse.Namespace) -> None:
         settings |= {f"sampling.vllm.{name}": value for name, value in vllm.items()}
     run = options.out / options.engine / options.part
     rlobj.train(
-        options.part,
+        rlobj.load_preset(preset).objective.but(**changes),
         model=str(options.out / "warm"),
         data=str(options.out / "train.jsonl"),
         eval_on=str(options.out / "held-out.jsonl"),
@@ -269,7 +277,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 class Pace(rlobj.Callback):
-    """Measures the first steps, and ends the run after as many as both runs can make in time.
+    """Measures the first steps, and ends the run after as many as all runs can make in time.
 
     RUN/limit is the number that a run can make. A run that is ended so writes all that it has.
     """
@@ -305,28 +313,22 @@ def write_page(out: Path) -> None:
     facts = json.loads((out / "facts.json").read_text(encoding="utf-8"))
     losses = [float(line) for line in (out / "warm.txt").read_text().splitlines()]
     folder = out / facts["engine"]
-    runs = {arm: lines for arm in ARMS if (lines := _steps(folder / arm))}
+    runs = {name: lines for name in RUNS if (lines := _steps(folder / name))}
     last = min((lines[-1]["step"] for lines in runs.values()), default=0)
     runs = {arm: [line for line in lines if line["step"] <= last] for arm, lines in runs.items()}
     page = [
         "# A real model on one GPU",
         f"Each run has {last} steps. The warm start has {len(losses)} batches; its loss falls from "
         f"{losses[0]:.3f} to {fmean(losses[-10:]):.3f}.",
-        "![Accuracy, entropy and dropped tokens](on_gpu.png)",
+        "![Accuracy, entropy and gradient](on_gpu.png)",
         _accuracies(runs),
         _seconds(runs),
     ]
-    dropped = {}
-    for arm in runs:
-        inspection, diagnosis = (
-            rlobj.inspect(folder / arm, dropped=True),
-            rlobj.diagnose(folder / arm),
-        )
-        dropped[arm] = inspection.examples(len(inspection.groups))
-        page += [f"## {arm}", f"```text\n{inspection!r}\n\n{diagnosis}\n```", _tokens(dropped[arm])]
+    for name in runs:
+        page += [f"## {name}", f"```text\n{rlobj.diagnose(folder / name)}\n```"]
     page.append("; ".join(f"{name} {value}" for name, value in facts.items()))
     (out / "on_gpu.md").write_text("\n\n".join(page) + "\n", encoding="utf-8")
-    results = {"facts": facts, "warm start": losses, "runs": runs, "dropped": dropped}
+    results = {"facts": facts, "warm start": losses, "runs": runs}
     (out / "on_gpu.json").write_text(json.dumps(results) + "\n", encoding="utf-8")
     if importlib.util.find_spec("matplotlib"):
         draw(runs, out / "on_gpu.png")
@@ -354,16 +356,6 @@ def _seconds(runs: Runs) -> str:
         means = [fmean(line.get(f"time/{name}", 0.0) for line in lines[1:]) for name in PHASES]
         rows.append([arm, *(f"{mean:.2f}" for mean in means)])
     return markdown_table(["mean seconds of a step", *PHASES], rows)
-
-
-def _tokens(dropped: Sequence[Mapping[str, Any]]) -> str:
-    """The newest dropped tokens in their responses."""
-    rows = []
-    for token in sorted(dropped, key=lambda token: -token["step"])[:40]:
-        before, after = visible(token["before"][-60:]), visible(token["after"][:30])
-        text = f"{before}[{visible(token['text'])}]{after}"
-        rows.append([f"{token['step']}", text, f"{token['prob']:.2g}", f"{token['entropy']:.3f}"])
-    return markdown_table(["step", "a dropped token in its response", "π", "entropy"], rows)
 
 
 def _steps(run: Path) -> list[dict[str, Any]]:

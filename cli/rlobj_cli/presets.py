@@ -141,11 +141,11 @@ def check(
     console = Screen()
     with nullcontext() if trust else without_imports():
         _, title, config = _read(file)
-        from rlobj.objectives.trials import TABLES, require_sound  # which imports torch
+        from rlobj.objectives.trials import TABLES, require_trainable  # which imports torch
         from rlobj.settings.run_config import settings_of
         from rlobj.settings.trust import imports
 
-        require_sound(config.resolved_objective(), file)
+        require_trainable(config.resolved_objective(), file)
         valid = Text.assemble((f"{file} is valid", "bold green"), f"  {title}".rstrip())
         console.print(valid, soft_wrap=True)
         tested = f"tested: settings, rules, and the loss on {len(TABLES)} small tables"

@@ -34,9 +34,6 @@ def ask(module: str, question: dict[str, Any], ranks: int = 1) -> list[Any]:
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
-# conversations
-
-
 # heads
 
 

@@ -10,7 +10,7 @@ import torch
 from rlobj import Advantage, CustomRule, Divisor, Objective, Penalty, Surrogate, load_preset
 from rlobj.base.errors import ConfigError
 from rlobj.base.targets import without_imports
-from rlobj.objectives.trials import TABLES, problems, require_sound
+from rlobj.objectives.trials import TABLES, problems, require_trainable
 from rlobj.settings.presets import preset_names
 
 SPREAD = "(length - length.min(by='group')) / (length.max(by='group') - length.min(by='group'))"
@@ -182,7 +182,7 @@ def test_a_mistake_in_a_class_of_ones_own_is_one_problem_with_file_and_line(sett
     assert message in problem
     assert f"at {__file__}, line " in problem
     with pytest.raises(ConfigError, match=r"my\.yaml: training fails at a table with"):
-        require_sound(Objective(**settings), "my.yaml")
+        require_trainable(Objective(**settings), "my.yaml")
 
 
 def test_a_class_that_is_not_imported_is_not_tried() -> None:

@@ -148,7 +148,7 @@ def judge():
 def test_an_answer_that_fails_beside_a_sound_gold_is_wrong(
     judge, how, reason, tries, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "patience", lambda deadline: -29.0 if how == "hang" else 60.0)
+    monkeypatch.setattr(module, "clock_seconds", lambda deadline: -29.0 if how == "hang" else 60.0)
     note = tmp_path / "note"
     assert judge.judge(("noted", note, how), SOUND) == (False, reason)
     assert len(note.read_text()) == tries
@@ -157,7 +157,7 @@ def test_an_answer_that_fails_beside_a_sound_gold_is_wrong(
 
 @pytest.mark.parametrize("how", ["hang", "exit", "stop"])
 def test_a_fault_of_the_machine_is_tried_again(judge, how, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "patience", lambda deadline: -29.0)
+    monkeypatch.setattr(module, "clock_seconds", lambda deadline: -29.0)
     judge.ready()
     before, note = judge.pid, tmp_path / "note"
     assert judge.judge(("once", note, how), SOUND) == (2, "again")

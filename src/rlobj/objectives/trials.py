@@ -51,7 +51,7 @@ def problems(objective: Objective) -> Iterator[str]:
                 return
 
 
-def require_sound(objective: Objective, where: str) -> None:
+def require_trainable(objective: Objective, where: str) -> None:
     """Try an objective before it is trained with.
 
     Args:

@@ -54,7 +54,7 @@ class Custom(Reward):
         Raises:
             ConfigError: the target cannot be imported or is not a function.
         """
-        return _CustomGrader(_InProcess(self), self.target, self)
+        return _CustomGrader(_InWorker(self), self.target, self)
 
 
 def function_grader(
@@ -76,7 +76,7 @@ def function_grader(
     return _CustomGrader(Function(function, name, *limits), name, settings)
 
 
-class _InProcess:
+class _InWorker:
     """Calls the function that a setting names, in a worker process.
 
     Raises:
@@ -133,7 +133,7 @@ class _InProcess:
 
 
 class _CustomGrader(Grader):
-    def __init__(self, function: Function | _InProcess, name: str, settings: Custom) -> None:
+    def __init__(self, function: Function | _InWorker, name: str, settings: Custom) -> None:
         self.batched, self._name, self._deadline = settings.batched, name, settings.deadline
         self._function, self._says_right = function, None
         self._failures = Failures("rewards.max_failures", settings.max_failures)

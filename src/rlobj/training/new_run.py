@@ -250,9 +250,9 @@ def _require_inputs(config: RunConfig) -> None:
     check_columns(config.data, answers=config.needs_answers)
     settings = settings_of(config)
     if named_code({"objective": settings["objective"]}):
-        from rlobj.objectives.trials import require_sound
+        from rlobj.objectives.trials import require_trainable
 
-        require_sound(config.resolved_objective(), "objective")
+        require_trainable(config.resolved_objective(), "objective")
     sections = ("rewards", "columns", "environment")
     for target in named_code({name: settings[name] for name in sections}):
         if ".py:" in target:

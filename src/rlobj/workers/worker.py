@@ -48,7 +48,7 @@ class NoReply(Exception):
         self.reason, self.spent = str(reason), spent
 
 
-def patience(deadline: float) -> float:
+def clock_seconds(deadline: float) -> float:
     """Return the seconds by the clock in which a worker must get `deadline` of processor time.
 
     A busy machine shares its processors, so a verdict does not depend on what else runs.
@@ -246,7 +246,9 @@ class Worker(_Answering):
             ) from error
         spent = False
         try:
-            value, reason = self.ask(*question, seconds=_LOAD_SECONDS + patience(self._deadline))
+            value, reason = self.ask(
+                *question, seconds=_LOAD_SECONDS + clock_seconds(self._deadline)
+            )
         except NoReply as error:
             value, reason, spent = None, error.reason, error.spent
         if reason == Failure.MEMORY:
