@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from rlobj.insight.numbers import percent
-from rlobj.reporting import visible
-from rlobj.reporting.terminal import Screen, importing, number, reading, say, table
+from rlobj.reporting.terminal import Screen, importing, reading, say, table
 from rlobj_cli.screen.console import typed
 from rlobj_cli.screen.options import Json, Step, Trust
 
 if TYPE_CHECKING:
     from rlobj.insight import Replay
-
-
-COUNT = "{:,.0f}".format
-TOKENS = {
-    "touched": ("tokens", COUNT),
-    "share": ("share", percent),
-    "precision": ("precision", percent),
-    "recall": ("recall", percent),
-    "carried": ("gradient", percent),
-}
-"""The tokens that objectives and rules touch: column -> head and format."""
-GRADIENT = {
-    "effect": ("effect", str),
-    "clipped": ("clipped", COUNT),
-    "gradient": ("size", number),
-    "gradient_up": ("raised", percent),
-    "gradient_spurious": ("spurious", percent),
-    "value_explained_variance": ("V explains", number),
-}
-"""The gradients of objectives, in the same way."""
-EFFECTS = ("dropped", "masked", "reweighted", "switched", "penalised")
 
 
 def replay(
@@ -109,45 +85,15 @@ def replay(
 
 def show(console: Console, replayed: Replay) -> None:
     """Print the objectives and rules, and the sweep."""
+    from rlobj.insight.replaying.texts import text_tables
+
     say(console, Text.assemble(("rlobj replay", "bold"), f"  {replayed.title}"))
     for remark in replayed.remarks:
         say(console, Text(typed(remark, {"sweep": "--sweep"}), "yellow"))
-    rows, sweeps = replayed.objectives.to_pylist(), replayed.sweeps.to_pylist()
-    for row in rows:
-        counts = {effect: row[effect] for effect in EFFECTS if row[effect]}
-        row["effect"] = ", ".join(f"{name} {n:,.0f}" for name, n in counts.items()) or "none"
-    if len(rows) > 1 or not sweeps:
-        show_rows(console, "touched by", TOKENS, "name", rows)
-    planned = [row for row in rows if row["gradient"] is not None]
-    show_rows(console, "gradient of", GRADIENT, "name", planned)
-    for rule in dict.fromkeys(row["name"] for row in sweeps):
-        console.print(Text(f"\n{visible(rule, 300)}"))
-        chosen = [row | {"value": f"{row['value']:g}"} for row in sweeps if row["name"] == rule]
-        show_rows(console, replayed.swept, TOKENS, "value", chosen)
-
-
-def show_rows(
-    console: Console,
-    title: str,
-    heads: Mapping[str, tuple[str, Callable[[Any], str]]],
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-) -> None:
-    """Print rows; columns of which nothing is known are left out.
-
-    Args:
-        console: the screen.
-        title: of the names.
-        heads: for each column its head and its format.
-        name: the column with the names of the rows.
-        rows: the values.
-    """
-    columns = {
-        key: head for key, head in heads.items() if any(row[key] is not None for row in rows)
-    }
-    grid = table(title, right=[head for head, _ in columns.values()])
-    for row in rows:
-        cells = ["–" if row[key] is None else text(row[key]) for key, (_, text) in columns.items()]
-        grid.add_row(*map(Text, (visible(row[name], 60), *cells)))
-    if rows:
+    for title, head, rows in text_tables(replayed):
+        if title:
+            console.print(Text(f"\n{title}"))
+        grid = table(head[0], right=head[1:])
+        for row in rows:
+            grid.add_row(*map(Text, row))
         console.print(grid)

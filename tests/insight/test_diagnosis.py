@@ -285,7 +285,7 @@ def test_a_run_and_several_runs(tmp_path: Path) -> None:
     assert both.runs[0].unchecked == unchecked
     told = json.loads(both.to_json())["runs"][1]["findings"][0]
     assert (told["name"], told["since"], told["numbers"]["share"]) == ("truncation", 3, 0.5)
-    assert "truncation, since step 3: 50% of the responses are cut" in str(both)
+    assert "truncation, since step 3: 50% of the responses are cut" in repr(both)
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -43,6 +43,13 @@ def test_touched_tokens_are_counted_by_text_effect_and_clause(tmp_path: Path) ->
     assert (clauses["dropped"]["judged"], clauses["dropped"]["spurious"]) == (1, 1.0)
     assert (found.count, found.population, found.complete) == (4, 5, True)
     assert rlobj.inspect(tmp_path, dropped=True).count == 3
+    table = found._repr_markdown_().split("\n\n")[1].splitlines()
+    assert [line.split(" | ")[:4] for line in table[2:]] == [
+        ["| 2", "dropped", "prob \\< 0.002", "2"],
+        ["| 2", "reweighted", "surprisal.top(0.1)", "1"],
+        ["| 3", "dropped", "prob \\< 0.002", "1"],
+    ]
+    assert "|" not in rlobj.inspect(tmp_path, text="9")._repr_markdown_()
 
 
 def test_above_the_limit_clauses_count_all_tokens_and_groups_those_in_the_record(tmp_path) -> None:

@@ -328,3 +328,7 @@ def test_json_and_words_hold_hostile_names_as_text(tmp_path: Path) -> None:
     plain = json.loads(found.to_json())
     assert [row["name"] for row in plain["objectives"]] == ["recorded", hostile, "rule"]
     assert plain["objectives"][2]["kept"] is None
+    shown = found._repr_markdown_()
+    assert "| prob \\< 0.1 |" in shown.replace("rule", "prob \\< 0.1")
+    assert "\x1b" not in shown
+    assert "<" not in shown.replace("<br>", "").replace("\\<", "")

@@ -186,7 +186,7 @@ def test_expressions_and_objectives_print_as_text() -> None:
     assert repr(prob < 0.2) == "prob < 0.2"
     assert repr(entropy.top(0.2, within=advantage > 0)) == "entropy.top(0.2, within=advantage > 0)"
     stapo = Objective(drop=STAPO)
-    assert repr(stapo) == str(stapo.explain())
+    assert repr(stapo) == str(stapo.explain()) == repr(stapo.explain())
 
 
 def test_equality_compares_expressions_and_not_tokens() -> None:

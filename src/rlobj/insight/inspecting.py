@@ -18,6 +18,8 @@ from rlobj.insight.opening import OpenRun, observed_again, open_run
 from rlobj.objectives.critic import value_names
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
+from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.reporting.terminal import number
 from rlobj.runs.layout import step_files
 from rlobj.runs.reading import RecordedUpdate
 from rlobj.runs.rows import rows_of
@@ -96,6 +98,18 @@ class Inspection:
 
     def __repr__(self) -> str:
         return "\n".join([self.title, self.total, *self.lines()])
+
+    def _repr_markdown_(self) -> str:
+        """The clauses, and the largest groups with their means."""
+        rows = self.groups.slice(0, 10).to_pylist()
+        means = [name for name in MEANS if any(row[name] is not None for row in rows)]
+        cells = []
+        for row in rows:
+            names = [visible(row[key], 60) for key in KEYS]
+            cells.append([*names, f"{row['recorded']:,}", *(number(row[name]) for name in means)])
+        head = [*KEYS, "tokens" if self.complete else "recorded", *means]
+        text = "<br>".join(map(escaped, repr(self).split("\n")))
+        return f"{text}\n\n{markdown_table(head, cells)}" if rows else text
 
     @property
     def title(self) -> str:

@@ -30,7 +30,7 @@ class Explanation:
     needs: tuple[tuple[str, str], ...]
     inert: tuple[str, ...]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [*self.formula, ""]
         lines += [f"{field}: {rule}\n    {meaning}" for field, rule, meaning in self.rules]
         lines += [f"{stage} reads {columns}" for stage, columns in self.needs]

@@ -62,6 +62,12 @@ class Preset:
     path: Path
     text: str = field(repr=False)
 
+    def __repr__(self) -> str:
+        from rlobj.base.yaml import dump_yaml
+
+        about = ": ".join(filter(None, (self.paper, self.summary)))
+        return f"# {self.name}  {about}\n{dump_yaml(dict(self.config), flow=None, width=100)}"
+
     @cached_property
     def objective(self) -> Objective:
         """The objective, with lengths resolved at the preset's own `sampling.max_tokens`."""

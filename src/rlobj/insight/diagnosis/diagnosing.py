@@ -58,7 +58,7 @@ class Finding:
         over = f"between steps {self.since} and {self.until}"
         return f"since step {self.since}" if self.holds else over
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.name}, {self.when}: {self.evidence}\n  → {self.cure}\n  {self.page}"
 
 
@@ -82,7 +82,7 @@ class RunDiagnosis:
     unchecked: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         count = counted(len(self.findings), "finding") if self.findings else "no findings"
         lines = [f"{self.run}, {self.steps} steps: {count}", *map(str, self.findings)]
         lines.append(f"checked: {', '.join(self.checked)}")
@@ -114,7 +114,7 @@ class Diagnosis:
             runs.append({**asdict(diagnosis), "run": str(diagnosis.run), "findings": findings})
         return json.dumps({"runs": runs}, indent=1)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n\n".join(map(str, self.runs))
 
 

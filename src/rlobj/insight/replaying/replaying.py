@@ -17,6 +17,7 @@ from rlobj.base.targets import importing
 from rlobj.insight.numbers import listed, without_nan
 from rlobj.insight.replaying import planning
 from rlobj.insight.replaying.candidates import RECORDED, Candidates, Sweep, read_candidates
+from rlobj.insight.replaying.texts import text_tables
 from rlobj.objectives.critic import value_names
 from rlobj.objectives.frame import Frame
 from rlobj.objectives.needs import rule_columns
@@ -28,6 +29,7 @@ from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.values import Values
 from rlobj.reporting import visible
+from rlobj.reporting.markdown import escaped, markdown_table
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import is_run, table_files
 from rlobj.runs.metrics import Progress
@@ -112,6 +114,13 @@ class Replay:
     def __repr__(self) -> str:
         text = "\n".join([self.title, *self.remarks])
         return "\n".join(map(visible, text.split("\n")))
+
+    def _repr_markdown_(self) -> str:
+        """The tables of the screen."""
+        parts = ["<br>".join(map(escaped, repr(self).split("\n")))]
+        for title, head, rows in text_tables(self):
+            parts += [*filter(None, [escaped(title)]), markdown_table(head, rows)]
+        return "\n\n".join(parts)
 
 
 def row_of(sums: Mapping[str, float], recorded: float) -> dict[str, float]:
