@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlobj import ConfigError, Objective, load_preset, prob
+from rlobj import ConfigError, Objective, RunConfig, Surrogate, load_preset, prob
+from rlobj.base.yaml import load_yaml
 from rlobj.objectives.divisors import FixedLength
 from rlobj.objectives.surrogates import Clip
 from rlobj.rewards import Overlong
@@ -298,3 +299,54 @@ def test_targets_of_a_file_are_beside_it_or_else_in_the_current_folder(tmp_path,
     config = load_preset(f"{tmp_path.name}/here/top.yaml").config
     for name in ("mine.py:Rare", "no.py:Such"):
         assert f"{tmp_path.name}/here/{name}" in config["objective"]["drop"]
+
+
+# From Python to a file.
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_objective_of_a_preset_is_written_to_a_file_and_read_again(name, tmp_path) -> None:
+    objective = load_preset(name).objective
+    written = load_preset(objective.to_preset(tmp_path / "mine.yaml"))
+    assert written.objective == objective
+    assert written.summary == "an objective of my own"
+    assert RunConfig(**written.config, data={"source": "addition"}).objective == objective
+
+
+class Doubled(Surrogate):
+    """S = 2·A."""
+
+    def __call__(self, terms: Any) -> Any:
+        return 2 * terms.advantages
+
+
+def test_classes_of_ones_own_are_written_by_their_names(tmp_path: Path) -> None:
+    objective = Objective(surrogate=Doubled(), let={"w": "prob * 2"}, reweight="w + 1")
+    file = objective.to_preset(str(tmp_path / "mine.yaml"), "doubled: # ]")
+    assert load_preset(file).objective == objective
+    assert load_preset(file).summary == "doubled: # ]"
+    assert Objective().to_preset(file) == file  # over the other one
+    assert load_preset(file).objective == Objective()
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import dataclass\nfrom rlobj import CustomRule\n"
+        "@dataclass(frozen=True)\nclass Mine(CustomRule):\n    limit: float = 1.0\n"
+    )
+    by_path = Objective(drop=f"custom('{tmp_path}/own.py:Mine', limit=2) & (prob < 0.5)")
+    assert load_preset(by_path.to_preset(file)).objective == by_path
+
+
+def test_classes_that_no_other_process_can_import_are_refused(tmp_path: Path) -> None:
+    class Local(Doubled):
+        pass
+
+    notebook = type("Cell", (Doubled,), {"__module__": "__main__"})
+    for surrogate, name in {Local(): r"<locals>\.Local", notebook(): "__main__:Cell"}.items():
+        with pytest.raises(ConfigError, match=f"{name}: expected a class that another process can"):
+            Objective(surrogate=surrogate).to_preset(tmp_path / "mine.yaml")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_preset_prints_as_its_settings() -> None:
+    text = repr(load_preset("stapo"))
+    assert text.startswith("# stapo  STAPO, Liu et al. 2026")
+    assert load_yaml(text) == load_preset("stapo").config

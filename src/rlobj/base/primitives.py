@@ -94,7 +94,8 @@ class Primitive(Model):
     def _with_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         head = {"kind": self.kind}
         if self.kind == "custom":
-            head["target"] = self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
+            name = f"{type(self).__module__}:{type(self).__qualname__}"
+            head["target"] = vars(type(self)).get("origin", name)  # not that of its base
         return {**head, **handler(self)}
 
     def checked(self, value: Any, shape: Sequence[int], method: Any) -> Any:

@@ -11,11 +11,13 @@ the whole update.
 
 import functools
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
 from operator import and_
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
@@ -23,6 +25,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
+from rlobj.base.files import write_whole
 from rlobj.base.showing import place_of_error, shown
 from rlobj.base.validation import Model
 from rlobj.objectives import needs, rules
@@ -218,6 +221,35 @@ class Objective(Model):
         `split(a).split(b)` has three phases: a, then b without a, then all others.
         """
         return self.replace(split=(*self.split_rules, self._read(rule)))
+
+    def to_preset(self, path: Path | str, summary: str = "an objective of my own") -> Path:
+        """Write a preset file whose objective is this one, over a file that is there.
+
+        The models of its scores remain to be named when a run begins.
+
+        Args:
+            path: such as "mine.yaml".
+            summary: what it does, in one line.
+
+        Raises:
+            ConfigError: it has a class of one's own that another process cannot import by its name.
+        """
+        from rlobj.base.yaml import dump_yaml
+
+        settings = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        scores: dict[str, Any] = dict.fromkeys(self.scores, "required")
+        scores |= {self.critic: {"value": True}} if self.critic else {}
+        content = {
+            "summary": summary,
+            "objective": settings,
+            **({"scores": scores} if scores else {}),
+        }
+        text = dump_yaml(content, flow=None, width=100)
+        if nowhere := re.search(r"[^\s'\"]*(?:__main__:|<locals>\.)[\w.]+", text):
+            expected = "a class that another process can import: write it into a module or a file"
+            raise ConfigError(f"{nowhere[0]}: expected {expected}")
+        write_whole(path := Path(path), text.encode())
+        return path
 
     def _read(self, rule: Any) -> rules.Rule:
         with rules.reading(self._scope):

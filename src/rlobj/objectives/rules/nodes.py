@@ -1000,7 +1000,8 @@ class CustomRule(Rule):
     @property
     def target(self) -> str:
         """The import path, as text has it: custom("my_pkg.rules:Isolated", threshold=0.002)."""
-        return self.origin or f"{type(self).__module__}:{type(self).__qualname__}"
+        name = f"{type(self).__module__}:{type(self).__qualname__}"
+        return vars(type(self)).get("origin", name)  # not that of its base
 
     def __str__(self) -> str:
         return f"custom({', '.join([repr(self.target), *_settings(self, required=True)])})"
