@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import rlobj
@@ -76,6 +77,18 @@ def _inline(line: str) -> str:
     return "".join(mixed) if len(parts) % 2 else line.replace("`", "'").replace("|", "\\|")
 
 
+def with_files(_app: Any, _page: str, source: list[str]) -> None:
+    """`<!-- file: loop.py -->` stands for the file; a repository host shows the link before it."""
+    folder = Path(__file__).parent
+    source[0] = re.sub(
+        r"^<!-- file: (\S+) -->$",
+        lambda named: f"```python\n{(folder / named[1]).read_text(encoding='utf-8')}```",
+        source[0],
+        flags=re.MULTILINE,
+    )
+
+
 def setup(app: Any) -> None:
-    """Read docstrings as they are."""
+    """Read docstrings as they are, and put files into pages."""
+    app.connect("source-read", with_files)
     app.connect("autodoc-process-docstring", plain_docstring, priority=400)
