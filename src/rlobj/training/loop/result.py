@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import RunError
-from rlobj.insight.outcomes import Outcome
 from rlobj.reporting.markdown import markdown_table
 from rlobj.runs.checkpoints import best_checkpoint, newest_checkpoint
 from rlobj.runs.configuration import read_run_config
@@ -61,6 +60,8 @@ class TrainingResult:
 
     def _repr_markdown_(self) -> str:
         """The numbers of the screen at the run's end."""
+        from rlobj.insight.outcomes import Outcome  # which imports pyarrow
+
         outcome = Outcome(self.history)
         rows = outcome.measures().items() if outcome.steps else []
         return markdown_table([str(self.path), f"{self.steps} steps"], [*rows])
