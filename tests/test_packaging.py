@@ -77,7 +77,7 @@ def test_the_wheel_holds_the_presets_both_packages_and_the_license(built):
     shipped = [Path(name).stem for name in names if name.startswith("rlobj/_presets/")]
     assert sorted(shipped) == PRESETS
     assert {f"rlobj/models/policies/{task}/model.safetensors" for task in TASKS} <= {*names}
-    assert "rlobj/py.typed" in names
+    assert {"rlobj/py.typed", "rlobj/skills/rlobj/SKILL.md"} <= {*names}
     assert "rlobj_cli/app.py" in names
     assert [name for name in names if name.endswith("dist-info/licenses/LICENSE")]
     assert {name.split("/")[0].split("-")[0] for name in names} == {"rlobj", "rlobj_cli"}
