@@ -42,6 +42,7 @@ from rlobj.objectives.settings import bounds_of
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Reward
 from rlobj.runs.columns import COLUMNS as RECORDED
+from rlobj.runs.logs import NAMES as LOGGED
 from rlobj.settings.layers import flattened
 from rlobj.settings.presets import Preset, load_preset, preset_names, read_yaml
 from rlobj.settings.run_config import RunConfig
@@ -388,6 +389,15 @@ def records_table() -> str:
     return md.table(["column", "type", "unit", "meaning"], rows)
 
 
+def logs_table() -> str:
+    """List what other trainers log, by its name in metrics.jsonl."""
+    rows = [
+        [md.code(name), *(md.code(row[key]) if key in row else "" for key in ("trl", "verl"))]
+        for name, row in LOGGED.items()
+    ]
+    return md.table(["metric", "TRL", "verl"], rows)
+
+
 def modules_table() -> str:
     """List the modules of the reference, with the names that each defines."""
     names = re.findall(r"^   (rlobj\.\S+)$", _text("contents.rst"), re.MULTILINE)
@@ -421,6 +431,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "configuration": configuration,
     "primitives": primitives,
     "records": records_table,
+    "logs": logs_table,
     "modules": modules_table,
     "verifier-policy": verifier_policy,
     **ESTIMATES,

@@ -20,7 +20,8 @@ def diagnose(
     """Say what is wrong with a run: collapse, spikes, drift, settings and rules without effect.
 
     Each finding has its evidence, the step since which it holds, and what would have touched it.
-    Training makes the same checks after each step.
+    Training makes the same checks after each step. RUN may also be a log of TRL, verl, W&B or
+    TensorBoard.
 
     [bold]Examples[/bold]
 

@@ -21,6 +21,7 @@ def report(
     """Compare runs on one page: curves, numbers, findings, settings that differ, and times.
 
     The page needs no network. The terminal shows the numbers of each run and its seconds a step.
+    RUN may also be a log of TRL, verl, W&B or TensorBoard.
 
     [bold]Examples[/bold]
 

@@ -85,8 +85,7 @@ class Outcome:
             if ends != (None, None) and (any(ends) or name not in _RARE):
                 words = ["none" if end is None else f"{end:.3f}" for end in ends]
                 texts[f"{name}, {when}"] = " → ".join(words)
-        if steps:
-            tokens = total(steps, "tokens/step")
+        if tokens := total(steps, "tokens/step"):
             texts["tokens dropped"] = share(total(steps, "tokens/dropped"), tokens)
         if any(line.get("spurious/tokens") is not None for line in steps):
             names = ("spurious/tokens", "spurious/caught", "spurious/dropped")

@@ -9,6 +9,7 @@ recorder            writes RUN/records/: the tokens that a rule touched and a sa
 tables              writes and reads RUN/tables/: whole updates of some steps, to plan them again
 columns             the columns of records/
 reading             checks and reads the files of both
+logs                reads what another trainer logged
 observed            what an update did to its tokens: what is recorded and measured
 loss_metrics        the metrics of an update's loss and sampler; token_metrics: of its tokens
 """

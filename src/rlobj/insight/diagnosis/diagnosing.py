@@ -14,6 +14,7 @@ from rlobj.insight.numbers import Line
 from rlobj.reporting import visible
 from rlobj.runs.configuration import read_changes, read_run_config, read_stop
 from rlobj.runs.layout import in_another_trainer, run_paths
+from rlobj.runs.logs import Log, read_log
 from rlobj.runs.metrics import Progress, read_metrics
 from rlobj.settings.run_config import RunConfig
 
@@ -191,7 +192,8 @@ def diagnose(
     touched it. A check is silent where the run lacks its metrics.
 
     Args:
-        runs: the folder of a run, finished or not, or several of them.
+        runs: the folder of a run, finished or not, or several of them; also the log of a run in
+            another trainer (`runs.logs`).
         progress: called with (bytes read, all bytes) of the metrics of a run.
 
     Raises:
@@ -206,29 +208,36 @@ def diagnose(
         >>> "collapse" in diagnosis.runs[0].checked
         True
     """
-    paths = run_paths(runs)
-    return Diagnosis(tuple(diagnose_lines(run, read_metrics(run, progress)) for run in paths))
+    logs = {run: read_log(run) for run in run_paths(runs)}
+    parts = [
+        diagnose_lines(run, log.lines if log else read_metrics(run, progress), log)
+        for run, log in logs.items()
+    ]
+    return Diagnosis(tuple(parts))
 
 
 @without_imports()
-def diagnose_lines(run: Path, lines: Sequence[Line]) -> RunDiagnosis:
+def diagnose_lines(run: Path, lines: Sequence[Line], log: Log | None = None) -> RunDiagnosis:
     """Check a run whose metrics.jsonl is read already; nothing that its settings name is imported.
 
     Args:
         run: the run's folder.
         lines: of metrics.jsonl.
+        log: of a run in another trainer, which has the lines.
 
     Raises:
         ConfigError: as `diagnose`.
     """
+    changes = [] if log else read_changes(run)
     notes = [
         visible(f"changed after step {step}: {name} {before} → {now}")
-        for step, name, before, now in read_changes(run)
+        for step, name, before, now in changes
     ]
-    watch = Watch(read_run_config(run), in_another_trainer(run))
+    notes += [visible(log.note)] if log else []
+    watch = Watch(*((log.config, True) if log else (read_run_config(run), in_another_trainer(run))))
     for line in lines:
         watch.add(line)
-    history, stop = watch.history, read_stop(run)
+    history, stop = watch.history, None if log else read_stop(run)
     if not history.steps and stop is None:
         raise ConfigError(f"{run} has no finished step yet, so there is nothing to diagnose")
     findings = dict(watch.findings)
@@ -243,6 +252,7 @@ def diagnose_lines(run: Path, lines: Sequence[Line]) -> RunDiagnosis:
         name
         for name in NAMES
         if any(all(map(history.knows, row.reads)) for row in CHECKS if row.name == name)
+        if log is None or name != "inert-setting"
     )
     ordered = tuple(sorted(findings.values(), key=lambda finding: finding.since))
     unchecked = tuple(name for name in NAMES if name not in checked)

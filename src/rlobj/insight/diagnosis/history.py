@@ -4,6 +4,7 @@ They are means over few steps, early and now.
 """
 
 import fnmatch
+import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -100,9 +101,18 @@ class History:
     def noise(self) -> float:
         """The standard error of the reward's mean over `WINDOW` steps, early in the run.
 
-        The responses of a group count as one, because they share their prompt.
+        The responses of a group count as one, because they share their prompt. Where the number of
+        groups is unknown, as in the log of another trainer, it follows from the reward's changes
+        from one step to the next.
         """
         groups = self.mean("reward/groups")
+        if math.isnan(groups):
+            changes = [
+                (after["reward/mean"] - before["reward/mean"]) ** 2
+                for part in (self._early, self._last)
+                for before, after in itertools.pairwise(part)
+            ]
+            return math.sqrt(_mean(changes) / 2 / WINDOW)
         return self.early("reward/std") / math.sqrt(max(groups, 1.0) * WINDOW)
 
     @property

@@ -90,7 +90,7 @@ def report(runs: Path | str | Iterable[Path | str], out: Path | str | None = Non
     imported.
 
     Args:
-        runs: the folder of a run, or several of them.
+        runs: the folder of a run, or several of them; also logs of other trainers (`runs.logs`).
         out: the file; None = report.html in the folder of a single run, or beside the first of
             several runs.
 

@@ -13,6 +13,7 @@ from rlobj.insight.opening import open_run
 from rlobj.objectives.plan import EFFECTS
 from rlobj.reporting import visible
 from rlobj.runs.layout import named_folder
+from rlobj.runs.logs import read_log
 
 Lines = Sequence[dict[str, Any]]
 
@@ -23,7 +24,7 @@ class Run:
 
     Attributes:
         path: its folder.
-        settings: config.resolved.yaml.
+        settings: config.resolved.yaml; none of a run in another trainer.
         lines: metrics.jsonl in the order of steps, only numbers; None = not finite.
         findings: of the diagnosis.
         notes: changes of settings, and why there is no diagnosis, in words.
@@ -67,14 +68,17 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def _read(path: Path) -> Run:
-    opened = open_run(path)
-    _add_effects(opened.lines)
-    run = Run(path, opened.settings, opened.lines)
+    if log := read_log(path):
+        run = Run(path if path.is_dir() else path.parent, {}, log.lines)
+    else:
+        opened = open_run(path)
+        _add_effects(opened.lines)
+        run = Run(path, opened.settings, opened.lines)
     if not run.steps:
         run.notes = ("no step is finished yet",)
         return run
     try:
-        diagnosis = diagnose_lines(path, run.lines)
+        diagnosis = diagnose_lines(path, run.lines, log)
         run.findings, run.notes = diagnosis.findings, diagnosis.notes
     except RlobjError as error:
         run.notes = (f"no diagnosis: {visible(str(error), 300)}",)
