@@ -424,3 +424,13 @@ def test_the_readme_and_the_first_page_state_the_same_limits():
     readme, first_page = (re.split(r"\n(?:##|```)", text)[0].strip() for text in limits)
     assert len(readme) > 100
     assert readme == first_page
+
+
+def test_the_reward_of_the_first_own_run_says_which_responses_are_right() -> None:
+    [text] = [
+        text for _, text, _ in blocks(ROOT / "docs" / "start.md") if "def first_number" in text
+    ]
+    names: dict[str, Any] = {"__name__": "sums"}
+    exec(text, names)
+    assert names["first_number"](" 57 and 6", "57") == {"reward": 1.0, "correct": True}
+    assert names["first_number"]("none", "57") == {"reward": 0.0, "correct": False}
