@@ -98,7 +98,10 @@ def evaluate(
     ],
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of a run: newest (the default), best, or a step."),
+        typer.Option(
+            metavar="NAME",
+            help="Of a run: newest (the default), best, a step, or initial: before training.",
+        ),
     ] = None,
     on: Annotated[
         str | None,

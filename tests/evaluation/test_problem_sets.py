@@ -30,8 +30,8 @@ from rlobj.settings.building import compose
 from rlobj.settings.layers import Layer, nested
 
 
-def located(model: str) -> Any:
-    return find_model(model).locate()
+def located(model: str, checkpoint: str | None = None) -> Any:
+    return find_model(model, checkpoint=checkpoint).locate()
 
 
 def asked(
@@ -105,6 +105,24 @@ def test_a_run_has_its_newest_model_its_problems_and_its_settings_under_single_o
     [benchmark] = asked(str(run), None, single)
     assert (benchmark.settings.temperature, len(benchmark.problems)) == (0, 2)
     assert (benchmark.config.rewards.kind, benchmark.count) == ("math", 9)
+
+
+def test_the_model_before_training_is_asked_what_a_checkpoint_is_asked(
+    run: Path, tmp_path: Path
+) -> None:
+    for name in ("initial", "0"):
+        source = find_model(str(run), checkpoint=name)
+        assert (source.locate(), source.name) == ("some/model", f"{run}@initial")
+        assert source.layer == find_model(str(run), checkpoint="2").layer
+    data = {"model": {"name": None}, "data": {"source": "max-digits"}}
+    task = saved_run(tmp_path / "task", "grpo", data, 1)
+    assert Path(located(str(task), "initial")).name == "max-digits"
+    data = {"data": {"source": "addition"}, "objects": {"model": "Qwen3"}}
+    own = saved_run(tmp_path / "own", "grpo", data, 1)
+    with pytest.raises(ConfigError, match="own began with a model in memory: name the folder"):
+        located(str(own), "initial")
+    with pytest.raises(ConfigError, match="checkpoint initial needs a run"):
+        located("some/model", "initial")
 
 
 def test_a_run_on_several_sources_has_held_out_problems_of_all(tmp_path: Path) -> None:

@@ -15,16 +15,17 @@ import torch
 from rlobj.base.errors import ConfigError, counted
 from rlobj.base.paths import path_of, there
 from rlobj.data import Chat, Problem, encode_prompt, format_prompt
+from rlobj.models.embedded import embedded_policy
 from rlobj.models.gguf_files import dense_folder
-from rlobj.models.location import require_model
+from rlobj.models.location import gguf_digest, require_model
 from rlobj.models.threads import parameters, usual_threads
 from rlobj.runs.checkpoints import named_checkpoint, require_sound
 from rlobj.runs.configuration import read_settings
-from rlobj.runs.layout import SETTINGS_FILE, is_run
+from rlobj.runs.layout import SETTINGS_FILE, in_another_trainer, is_run
 from rlobj.samplers import Sampler
 from rlobj.settings import profiles
 from rlobj.settings.layers import Layer
-from rlobj.settings.run_config import RunConfig
+from rlobj.settings.run_config import ModelConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,12 @@ def find_model(
     if name == "embedded":
         return _embedded([profiles.DEFAULT_TASK] if problems is None else problems)
     if run:
-        stored, chosen = read_settings(path), named_checkpoint(path, checkpoint)
-        require_sound(chosen, "model/")
+        stored = read_settings(path)
         layer = (name, evaluated_settings(stored))
+        if checkpoint in ("initial", "0"):
+            return ModelSource(f"{name}@initial", layer, lambda: _before_training(path, stored))
+        chosen = named_checkpoint(path, checkpoint)
+        require_sound(chosen, "model/")
         return ModelSource(name, layer, lambda: str(chosen / "model"))
     if there(path / SETTINGS_FILE) and not there(path / "config.json"):
         raise ConfigError(f"{name} is an evaluation. To see its results: rlobj eval show {name}")
@@ -105,13 +109,23 @@ def _embedded(problems: Sequence[Any]) -> ModelSource:
     tasks = [name for name in problems if isinstance(name, str) and name in profiles.PROFILES]
     task = tasks[0] if tasks else profiles.OWN_PROBLEMS_TASK
 
-    def locate() -> str:
-        from rlobj.models.embedded import embedded_policy
-
-        return str(embedded_policy(task))
-
     profile = profiles.PROFILES[task] if tasks else profiles.OWN_PROBLEMS_PROFILE
-    return ModelSource("embedded", ("embedded", profile), locate)
+    return ModelSource("embedded", ("embedded", profile), lambda: str(embedded_policy(task)))
+
+
+def _before_training(run: Path, stored: Mapping[str, Any]) -> str:
+    """The folder or hub id of the model that a run began with.
+
+    Raises:
+        ConfigError: only its trainer knows it, or a GGUF file has changed.
+    """
+    config = ModelConfig(**stored["model"])
+    if "model" in stored.get("objects", {}) or (config.name is None and in_another_trainer(run)):
+        raise ConfigError(f"{run} began with a model in memory: name the folder that has it")
+    if config.name is None:
+        return str(embedded_policy(profiles.embedded_task(stored["data"]["source"])))
+    gguf_digest(config)
+    return dense_folder(config.name)
 
 
 def evaluated_settings(stored: Mapping[str, Any]) -> dict[str, Any]:

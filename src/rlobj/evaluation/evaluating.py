@@ -141,7 +141,7 @@ def evaluate(
         n: responses for each problem. Default: the protocol's, else 4.
         tokenizer: of a model object.
         checkpoint: of a run: "newest" (the default), "best" (highest held-out accuracy or reward
-            during training), or a step such as "100".
+            during training), a step such as "100", or "initial", its model before training.
         temperature: of sampling; 0 is greedy. Default: the protocol's, else the run's, else 1.
         top_p: nucleus. Default: the protocol's, else the run's, else 1.
         max_tokens: longest response. Default: the protocol's, else the run's; 20480 on benchmarks,

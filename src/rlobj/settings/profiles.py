@@ -121,3 +121,8 @@ def settings_of_task(name: Any, tools: bool) -> dict[str, Any]:
     profile = PROFILES[name]
     grading = {key: profile[key] for key in ("rewards", "environment")}
     return grading | {"sampling": {"stop": profile["sampling"]["stop"]}}
+
+
+def embedded_task(source: Any) -> str:
+    """The task whose embedded policy a run without a model trains, by its source of problems."""
+    return str(source) if str(source) in PROFILES else OWN_PROBLEMS_TASK

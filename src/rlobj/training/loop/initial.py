@@ -21,7 +21,7 @@ from rlobj.models.policy import Policy, load_policy, policy_of, prompt_limit
 from rlobj.models.scores import load_score, score_dtype
 from rlobj.models.values import read_trained, value_class, value_model
 from rlobj.scoring.value_scorer import value_head
-from rlobj.settings.profiles import OWN_PROBLEMS_TASK, PROFILES
+from rlobj.settings.profiles import embedded_task
 from rlobj.settings.run_config import RunConfig
 from rlobj.training.parallel import Parallel
 
@@ -60,7 +60,7 @@ class InitialPolicy:
             ConfigError: it is a GGUF file that has changed since the run began, or is gone.
         """
         if self._config.model.name is None:
-            return str(embedded_policy(embedded_task(self._config)))
+            return str(embedded_policy(embedded_task(self._config.data.source)))
         gguf_digest(self._config.model)
         return dense_folder(str(self._config.model.name))
 
@@ -166,9 +166,3 @@ class InitialPolicy:
         if self._config.training.gradient_checkpointing:
             newer = getattr(model, "activation_checkpointing_enable", None)
             (newer or model.gradient_checkpointing_enable)()
-
-
-def embedded_task(config: RunConfig) -> str:
-    """The task whose embedded policy a run without a model trains."""
-    source = str(config.data.source)
-    return source if source in PROFILES else OWN_PROBLEMS_TASK

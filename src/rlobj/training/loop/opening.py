@@ -35,6 +35,7 @@ from rlobj.runs.run_folder import RunFolder
 from rlobj.runs.texts import TokenTexts
 from rlobj.samplers import Response, Sampler, TransformersSampler
 from rlobj.scoring import PolicyScorer
+from rlobj.settings.profiles import embedded_task
 from rlobj.settings.resuming import changed, refuse_changes
 from rlobj.settings.run_config import RunConfig, settings_of
 from rlobj.settings.starting import refuse_unknown_accuracy
@@ -43,7 +44,7 @@ from rlobj.sizing.sizes import own_card
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.clock import Clock
 from rlobj.training.loop.critic import Critic
-from rlobj.training.loop.initial import InitialPolicy, embedded_task
+from rlobj.training.loop.initial import InitialPolicy
 from rlobj.training.loop.inputs import CallerInputs
 from rlobj.training.loop.learner import Learner
 from rlobj.training.loop.scores import hints_of, open_scores
@@ -211,7 +212,7 @@ def _require_readable(config: RunConfig, train: Sequence[Problem], test: Sequenc
     Raises:
         ConfigError: a prompt with other characters.
     """
-    alphabet, data = ALPHABETS[embedded_task(config)], config.data
+    alphabet, data = ALPHABETS[embedded_task(config.data.source)], config.data
     for template, problems in ((data.template, train), (data.template_for_tests, test)):
         for text in (format_prompt(template, problem) for problem in problems):
             if unknown := {*text}.difference(alphabet):
