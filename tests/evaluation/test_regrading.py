@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from stored_evaluations import stored
 
+import rlobj
 from rlobj.answers import verifier_version
 from rlobj.base.errors import ConfigError
 from rlobj.evaluation import compare, regrade, summarise_folder
@@ -44,9 +45,11 @@ def test_another_reward_grades_into_a_new_folder_and_is_compared_with_the_first(
     comparison = compare(out, again.path)
     lines = comparison.to_markdown().splitlines()
     assert "Changed grades (2 of 2):" in lines
-    assert "| r 12 | 0 | 12 | 12 | wrong (no answer) | right (math-verify) |" in lines
+    assert "| r: 12? | 0 | 12 | 12 | wrong (no answer) | right (math-verify) |" in lines
     changes = comparison.benchmarks[0].changes
     assert {change.id: change.difference for change in changes} == {"4.5e33": 0.5, "12": -0.5}
+    shares = [line for line in lines if line.startswith("| r: ")][:2]
+    assert shares == ["| r: 4.5e33? | 50.0 | 0.0 | +50.0 |", "| r: 12? | 50.0 | 100.0 | −50.0 |"]
     regrade(again.path, reward="math", out=tmp_path / "back")
     assert (tmp_path / "back" / "grades.jsonl").read_bytes() == before["grades.jsonl"]
     text = compare(out, tmp_path / "back").to_markdown()
@@ -136,3 +139,21 @@ def test_grades_of_another_version_differ_until_they_are_graded_again(tmp_path: 
     assert [grade.verifier for grade in Samples.open(out).grades.values()] == ["0123456789"] * 3
     again = json.loads((regrade(out).path / "results.json").read_text())
     assert again["settings"]["verifier"] == verifier_version()
+
+
+def test_a_function_is_the_same_from_its_own_folder_and_from_another(tmp_path, monkeypatch) -> None:
+    (tmp_path / "sums.py").write_text(
+        "def right(r, a, **_): return {'reward': 1, 'correct': r == a}"
+    )
+    stored(tmp_path / "out", SUMS)
+    monkeypatch.chdir(tmp_path)
+    for name, target in {"a": "sums.py:right", "b": f"{tmp_path}/sums.py:right"}.items():
+        graded = regrade("out", reward=target, out=name)
+        reward = graded.settings["benchmarks"]["r"]["reward"]
+        assert reward["target"] == f"{tmp_path}/sums.py:right"
+    assert "Settings that differ" not in compare("a", "b").to_markdown()
+    rows = [{"problem": "1+1=", "answer": "2"}]
+    asked = {"n": 1, "max_tokens": 2, "reward": "sums.py:right"}
+    first = rlobj.evaluate("embedded", rows, **asked)
+    asked["reward"] = str(tmp_path / asked["reward"])
+    assert compare(first, rlobj.evaluate("embedded", rows, **asked)).settings == ()

@@ -24,7 +24,7 @@ from rlobj.runs.evaluation_samples import Samples
 MOST_CHANGES = 20
 """Rows in a table of changes."""
 LONGEST = 60
-"""Characters of an answer in a table."""
+"""Characters of a question or an answer in a table."""
 
 
 class Change(NamedTuple):
@@ -33,11 +33,13 @@ class Change(NamedTuple):
     Attributes:
         id: of the problem.
         share_a: of right responses of A, or their mean reward; share_b: of B.
+        question: its text.
     """
 
     id: str
     share_a: float
     share_b: float
+    question: str = ""
 
     @property
     def difference(self) -> float:
@@ -115,7 +117,10 @@ def compare_benchmark(a: GradedBenchmark, b: GradedBenchmark) -> Comparison:
                 f"{a.benchmark}: {len(other)} of {len(pairs)} problem ids have another {word} on "
                 f"the other side, such as {other[0]!r}. Evaluate both models on the same file"
             )
-    compared = [Change(p.problem.id, p.value(says_right), q.value(says_right)) for p, q in pairs]
+    compared = [
+        Change(p.problem.id, p.value(says_right), q.value(says_right), p.problem.prompt)
+        for p, q in pairs
+    ]
     differences = [change.difference for change in compared]
     texts, others = (
         [(name, r.id, r.text) for name, p in of.items() for r in p.responses]
@@ -219,7 +224,7 @@ def _markdown(comparisons: Sequence[Comparison]) -> list[str]:
     changes.sort(key=lambda pair: -abs(pair[1].difference))
     rows = [
         [
-            f"{of.benchmark} {change.id}",
+            visible(f"{of.benchmark}: {' '.join(change.question.split())}", LONGEST),
             number(change.share_a, of.shares),
             number(change.share_b, of.shares),
             number(change.difference, of.shares, "+"),
@@ -242,7 +247,7 @@ def _regraded(comparisons: Sequence[Comparison]) -> Iterator[list[str]]:
     """The grades of the same responses that differ."""
     for comparison in comparisons:
         for a, b in comparison.regraded:
-            name = f"{comparison.benchmark} {a.problem.id}"
+            name = f"{comparison.benchmark}: {' '.join(a.problem.prompt.split())}"
             for response, old, new in zip(a.responses, a.grades, b.grades, strict=True):
                 if old.correct != new.correct:
                     answer = new.answer or old.answer or UNKNOWN

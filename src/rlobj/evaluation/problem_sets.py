@@ -152,7 +152,7 @@ class ProblemSet:
             "chat_template": None if template is None else digest(str(template))[:16],
             **({"system": chat.system} if chat.system else {}),
             **({"chat_template_kwargs": dict(chat.arguments)} if chat.arguments else {}),
-            "reward": self.config.rewards.recorded(),
+            "reward": self.config.rewards.seen_from(Path.cwd()).recorded(),
             **self._environment(),
             "notes": [*self.notes, *(protocol.notes if protocol else ())],
         }
@@ -167,7 +167,7 @@ class ProblemSet:
 
     def _environment(self) -> dict[str, Any]:
         """The settings of an environment that change numbers, with a hash of its code's files."""
-        settings = self.config.environment
+        settings = self.config.environment.seen_from(Path.cwd())
         if not settings.active:
             return {}
         targets = named_code({"environment": settings.model_dump(mode="json")})

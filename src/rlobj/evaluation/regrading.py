@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlobj.base.paths import nearby
+from rlobj.base.paths import located_target, nearby
 from rlobj.evaluation.callbacks import EvaluationCallback
 from rlobj.evaluation.progress import followed
 from rlobj.evaluation.publishing import publish
@@ -52,11 +52,14 @@ def regrade(
     settings, problems = samples.settings(), samples.problems()
     benchmarks, again = settings["benchmarks"], Samples()
     again.responses, rewards = samples.responses, dict[str, Reward]()
+    chosen = {} if reward is None else reward_settings(reward)
+    if "target" in chosen:
+        chosen["target"] = located_target(chosen["target"], Path.cwd())
     for name, recorded in benchmarks.items():
-        rewards[name] = _changed(recorded["reward"], reward)
+        rewards[name] = _changed(recorded["reward"], chosen)
         if not trust:
-            named = {} if reward is None else {"rewards": reward_settings(reward)}
-            require_trust(path, {"rewards": rewards[name].model_dump(mode="json")}, named)
+            settings_of_reward = {"rewards": rewards[name].model_dump(mode="json")}
+            require_trust(path, settings_of_reward, {"rewards": chosen})
     recorded = {
         name: {**benchmark, "reward": rewards[name].recorded()}
         for name, benchmark in benchmarks.items()
@@ -86,10 +89,9 @@ def regrade(
         return result
 
 
-def _changed(recorded: Mapping[str, Any], reward: str | None) -> Reward:
-    """The reward that grades now: a kind or the path of a function; None = the one before.
+def _changed(recorded: Mapping[str, Any], chosen: Mapping[str, Any]) -> Reward:
+    """The reward that grades now, from the settings of a kind; none = the one before.
 
     One of the same kind keeps the settings that are `recorded` of it.
     """
-    settings = recorded if reward is None else reward_settings(reward)
-    return Reward.build(recorded if recorded.items() >= settings.items() else settings)
+    return Reward.build(recorded if recorded.items() >= chosen.items() else dict(chosen))
