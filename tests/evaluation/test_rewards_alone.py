@@ -20,6 +20,7 @@ from rlobj.evaluation.comparing import compare_benchmark
 from rlobj.evaluation.estimators import macro_average
 from rlobj.evaluation.graded import GradedBenchmark
 from rlobj.evaluation.report.results import results_json, results_markdown
+from rlobj.rewards.kinds import NO_REWARD
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(3) for b in range(4)]
 OF_RIGHT = "avg@|pass@|maj@|right|accuracy|solve|wrong"
@@ -125,10 +126,17 @@ def test_a_function_that_decides_nothing_gives_no_accuracy(folder: Path, tmp_pat
     table, *notes = (tmp_path / "open" / "results.md").read_text().split("\n\n")
     assert "| mean reward | – |" in table
     assert not re.search(OF_RIGHT, table)
-    assert any("Undecided responses enter no mean reward: problems 48 (custom)" in n for n in notes)
+    reason = (
+        "Undecided responses enter no mean reward: problems 48 (the reward returned None or NaN)"
+    )
+    assert any(reason in note for note in notes)
     with pytest.raises(DataError, match="Nothing to compare"):
         compare(tmp_path / "open", folder / "number")
-    for reason, known in (("a: custom", False), ("gold not readable", True)):
+    for reason, known in (
+        ("a: custom", False),
+        (f"a: {NO_REWARD}", False),
+        ("gold not readable", True),
+    ):
         whole = graded(Problem("1", "?", "1"), {"correct": None, "reason": reason, "answer": None})
         assert GradedBenchmark("mine", (whole,)).says_right is known
 

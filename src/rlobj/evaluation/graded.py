@@ -17,6 +17,7 @@ from rlobj.data import Problem
 from rlobj.evaluation.estimators import Estimate, macro_average, mean, pass_at_k, sampling_error
 from rlobj.evaluation.measures import Measure, at_k, averaged, count, percent, share, tokens
 from rlobj.rewards import Graded
+from rlobj.rewards.kinds import NO_REWARD
 from rlobj.runs.evaluation_samples import Samples
 from rlobj.samplers import Response
 
@@ -200,7 +201,8 @@ class GradedBenchmark:
         ]
         if verdicts:
             return None not in verdicts
-        return not any(response.grade.reason.endswith("custom") for response in self.responses)
+        alone = ("custom", NO_REWARD)
+        return not any(response.grade.reason.endswith(alone) for response in self.responses)
 
     @property
     def verifiers(self) -> tuple[str, ...]:

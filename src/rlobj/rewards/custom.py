@@ -12,7 +12,7 @@ from rlobj.base.errors import ConfigError, RunError, reported
 from rlobj.base.showing import shown
 from rlobj.data import Problem
 from rlobj.rewards.functions import MAPPING, WRONG, Call, Function, Outcome
-from rlobj.rewards.kinds import Graded, Grader, Reward
+from rlobj.rewards.kinds import NO_REWARD, Graded, Grader, Reward
 from rlobj.workers.pool import Failures, Pool
 from rlobj.workers.worker import Failure, NoReply
 
@@ -195,7 +195,8 @@ class _CustomGrader(Grader):
                     f"Reward {self._name}: some calls say whether the response is right, and "
                     f"others do not. Return in every call a number, or a mapping such as {MAPPING}"
                 )
-            graded.append(Graded(reward, right, "custom", None, columns=columns, feedback=feedback))
+            reason = NO_REWARD if math.isnan(reward) else "custom"
+            graded.append(Graded(reward, right, reason, None, columns=columns, feedback=feedback))
         return graded
 
     def _failure(self, outcome: Outcome, call: Call) -> str:

@@ -204,6 +204,10 @@ class Grader:
         raise NotImplementedError
 
 
+NO_REWARD = "the reward returned None or NaN"
+"""The reason of a grade by a function that left the response undecided."""
+
+
 class Ungraded(Grader):
     """Leaves all responses undecided: their problems have no answers."""
 

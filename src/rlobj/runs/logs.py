@@ -46,7 +46,7 @@ class Log:
     @property
     def config(self) -> RunConfig:
         """The settings that the log shows; the longest response shows the limit of tokens."""
-        longest = max(line.get("response/length_max", 2) for line in self.lines)
+        longest = max(line.get("lengths/max", 2) for line in self.lines)
         rate = max(line.get("train/learning_rate", 0) for line in self.lines)
         training = {"learning_rate": rate} if rate else {}
         return RunConfig(sampling={"max_tokens": max(int(longest), 2)}, training=training)
@@ -105,7 +105,8 @@ def _line(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     √((max − mean)·(mean − min)), which is exact if there are two values (Bhatia and Davis 2000).
     """
     line = {metric: fmean(values.values()) for metric, values in metrics.items()}
-    mean, low, high = (line.get(f"reward/{part}", math.nan) for part in ("mean", "min", "max"))
+    names = ("reward/mean", "scores/min", "scores/max")
+    mean, low, high = (line.get(name, math.nan) for name in names)
     if (variance := (high - mean) * (mean - low)) >= 0:
         line.setdefault("reward/std", math.sqrt(variance))
     return line
