@@ -49,10 +49,19 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
 
 def _refusal(text: str) -> str | None:
     """Return why an answer is not parsed, or None if it is."""
-    depth = _depth(text)
-    if depth is None:
+    depth = deepest = braces = 0
+    escaped = False
+    for character in text:
+        if character in "{}" and not escaped:
+            braces += 1 if character == "{" else -1
+            if braces < 0:
+                break
+        depth += (character in "{[(") - (character in "}])")
+        deepest = max(deepest, depth)
+        escaped = character == "\\" and not escaped
+    if braces:
         return "unbalanced braces"
-    return f"brackets deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else None
+    return f"brackets deeper than {MAX_DEPTH}" if deepest > MAX_DEPTH else None
 
 
 def may_take_long(text: str) -> bool:
@@ -68,21 +77,6 @@ def _integer(text: str) -> tuple[bool, str] | None:
         return None
     digits = text.lstrip("+-").replace(",", "").lstrip("0")
     return text.startswith("-") and digits != "", digits
-
-
-def _depth(text: str) -> int | None:
-    """The largest number of brackets open at once, or None if braces do not match."""
-    depth = deepest = braces = 0
-    escaped = False
-    for character in text:
-        if character in "{}" and not escaped:
-            braces += 1 if character == "{" else -1
-            if braces < 0:
-                return None
-        depth += (character in "{[(") - (character in "}])")
-        deepest = max(deepest, depth)
-        escaped = character == "\\" and not escaped
-    return None if braces else deepest
 
 
 _QUOTIENT = re.compile(r"d:[d∂](?:\^([0-9]))?(.+)/[d∂](.+?)(?:\^[0-9])?")

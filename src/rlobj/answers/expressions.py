@@ -53,17 +53,14 @@ def renamed(tree: Tree, new: dict[str, str]) -> Tree:
 
 def expand_plus_minus(tree: Tree) -> list[Tree]:
     """Return one tree for each choice of sign; all ± and ∓ of a tree change together."""
-    trees = [_signed(tree, up) for up in (True, False)]
+    trees = [_signed(tree, {"±": up, "∓": down}) for up, down in ("+-", "-+")]
     return trees if trees[0] != trees[1] else [tree]
 
 
-def _signed(tree: Tree, up: bool) -> Tree:
-    if isinstance(tree, (Fraction, str)):
+def _signed(tree: Tree, signs: dict[str, str]) -> Tree:
+    if not isinstance(tree, tuple):
         return tree
-    operator = tree[0]
-    if operator in "±∓":
-        operator = "+" if (operator == "±") is up else "-"
-    return (operator, *(_signed(part, up) for part in tree[1:]))
+    return (signs.get(tree[0], tree[0]), *(_signed(part, signs) for part in tree[1:]))
 
 
 _MAX_DIGITS = 4000

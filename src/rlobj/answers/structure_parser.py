@@ -47,7 +47,6 @@ _CLAUSE = re.compile(
 _WORDS = word_set(LISTS["condition"])
 _BOUNDS = frozenset(("<", ">", "<=", ">=", "!=", "∈", "∉"))
 _SEPARATORS = frozenset((",", ";", "and"))
-_SETS = ("mathbb:Z", "mathbb:N")
 _LAYOUTS = word_set(LISTS["layouts"])
 
 
@@ -91,7 +90,7 @@ def _is_clause(tokens: Tokens) -> bool:
             rest.append(token)
     if not _WORDS.issuperset(said) or any(token.kind in ("begin", "end") for token in rest):
         return False
-    names = {token.text for token in rest if token.kind == "name"} - set(_SETS)
+    names = {token.text for token in rest if token.kind == "name"} - {"mathbb:Z", "mathbb:N"}
     if any(token.text in ("=", "≈", "≡", "or", "±") for token in rest):
         return False
     if any(token.kind == "symbol" and token.text in _BOUNDS for token in rest):

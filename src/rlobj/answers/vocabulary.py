@@ -56,10 +56,9 @@ _PARTS = {"half": 2, "halve": 2, "quarter": 4, "hundredth": 100, "thousandth": 1
 _PARTS |= {word: n for n, word in enumerate(_FIRST, 3)} | {
     re.sub("ve$", "f", re.sub("y$", "ie", word)) + "th": n for word, n in CARDINALS.items() if n > 9
 }
-_PLURALS = {f"{word}s": value for word, value in _PARTS.items()}
 SCALES: dict[str, Fraction | int] = {**MULTIPLES} | {
-    word: Fraction(1, below) for word, below in _PLURALS.items()
+    f"{word}s": Fraction(1, below) for word, below in _PARTS.items()
 }
 """Word after a number -> factor: million, dozen, thirds."""
-NUMBER_WORDS = frozenset(CARDINALS) | frozenset(MULTIPLES) | frozenset(_PARTS) | frozenset(_PLURALS)
+NUMBER_WORDS = frozenset((*CARDINALS, *_PARTS, *SCALES))
 """Words that change the number before them."""

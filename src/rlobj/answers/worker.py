@@ -20,7 +20,7 @@ from rlobj.answers.structures import Scalar
 from rlobj.base.memory import memory_is_short
 
 _LETTERS = "xyzwuvpqrt"
-_KEPT = frozenset("ei")
+_KEPT = frozenset("dei")
 _COMMAND = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _SYMBOLIC_DIGITS = 15
 
@@ -117,10 +117,9 @@ def _renamed(*texts: str) -> list[str] | None:
     """Map every letter to a safe one, the same in all texts; None if there are too many."""
     commands = {letter for text in texts for letter in _COMMAND.findall(text)}
     letters = sorted(letter for letter in commands if len(letter) == 1 and letter not in _KEPT)
-    bound = [letter for letter in letters if letter != "d"]
-    if len(bound) > len(_LETTERS):
+    if len(letters) > len(_LETTERS):
         return None
-    safe = dict(zip(bound, _LETTERS, strict=False))
+    safe = dict(zip(letters, _LETTERS, strict=False))
     return [_COMMAND.sub(lambda letter: safe.get(letter[0], letter[0]), text) for text in texts]
 
 
