@@ -10,6 +10,7 @@ import os
 import pkgutil
 import re
 import shlex
+import subprocess
 import sys
 from itertools import chain, pairwise
 from pathlib import Path
@@ -126,11 +127,57 @@ def test_examples_in_docstrings_are_correct():
 def test_commands_for_other_launchers_exist():
     text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8").replace("\\\n", " ")
     found = re.findall(r"^.*(?:-m rlobj_cli|exec rlobj) (.*)$", text, re.MULTILINE)
-    assert len(found) == 4
+    assert len(found) == 6
     for words in map(shlex.split, found):
         command: Any = typer.main.get_command(app)
         context = command.commands[words[0]].make_context(words[0], words[1:])
         assert context.params["processes"] is None
+
+
+PROGRAM = f"""#!{sys.executable}
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), sys.exit(0)))
+print(*sys.argv[1:], flush=True)
+if "resume" in sys.argv:
+    time.sleep(60)
+sys.exit(3 if "fails" in sys.argv[-3] else 0)
+"""
+"""Stands for rlobj: `train` ends at once, `resume` when it gets SIGTERM."""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts the script of the Kubernetes job for a run, with a program in rlobj's place."""
+    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    [shown] = re.findall(r"^```yml\n# stapo.job.yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    [container] = load_yaml(shown)["spec"]["template"]["spec"]["containers"]
+    (tmp_path / "rlobj").write_text(PROGRAM)
+    (tmp_path / "rlobj").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+
+    def started(run):
+        environment = {**os.environ, "PATH": path, "RUN": str(run)}
+        command = [*container["command"], *container["args"]]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    return started
+
+
+def test_a_kubernetes_job_is_done_only_if_its_run_is(start, tmp_path):
+    for name, code in {"works": 0, "fails": 3}.items():
+        process = start(tmp_path / name)
+        words = shlex.split(process.communicate(timeout=60)[0])
+        assert process.returncode == code
+        command: Any = typer.main.get_command(app)
+        context = command.commands["train"].make_context("train", words[1:])
+        assert context.params["processes"] == 8
+        assert context.params["out"] == tmp_path / name
+    (tmp_path / "began" / "checkpoints").mkdir(parents=True)
+    process = start(tmp_path / "began")
+    assert process.stdout.readline() == f"resume {tmp_path}/began --processes 8\n"
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 1  # although the program ends with 0
 
 
 def test_commands_options_and_arguments_on_pages_exist():
