@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from screens import console, text_of
@@ -133,6 +134,17 @@ def test_the_time_left_is_that_of_the_last_steps(monkeypatch: pytest.MonkeyPatch
     assert screen.times() == ("17:21", "0:39 left")  # 10·100 + 20·2 + 1 seconds; 20·2 − 1 left
     monkeypatch.setattr(time, "time", lambda: now + 60)
     assert screen.times() == ("18:20", "0:38 left")  # a step that takes longer: the others are left
+
+
+def test_the_time_left_after_a_resume_is_that_of_steps_since_then() -> None:
+    """The steps before it may have been on a slower machine."""
+    before = [{"step": step, "time/step": 100.0} for step in range(1, 11)]
+    config = SimpleNamespace(training=SimpleNamespace(steps=20))
+    screen = RunScreen(console(100, terminal=True))
+    screen.opened(SimpleNamespace(config=config, done=10, history=lambda: before))  # type: ignore[arg-type]
+    assert screen.times()[1] == "– left"
+    screen.stepped(11, {"step": 11, "time/step": 2.0})
+    assert screen.times()[1] == "0:18 left"
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])

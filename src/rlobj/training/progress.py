@@ -49,7 +49,7 @@ has no value of is not shown."""
 EVERY = 10.0
 """Seconds without a line in a log after which the next step has one."""
 RECENT = 20
-"""Steps whose mean duration is the estimate for the steps to come."""
+"""Steps since this start whose mean duration is the estimate for the steps to come."""
 
 
 class RunScreen(Stages, Callback):
@@ -75,7 +75,7 @@ class RunScreen(Stages, Callback):
         self.history: list[Mapping[str, Any]] = []
         self.ended_at = self._printed = time.time()
         self._findings: set[str] = set()
-        self._phase, self._begun = "", False
+        self._phase, self._begun, self._before = "", False, 0
 
     def __enter__(self) -> Self:
         self.stage(working(self.console, "reading the settings"))
@@ -85,6 +85,7 @@ class RunScreen(Stages, Callback):
         """Begin with the steps that the run has."""
         self.run, self.steps, self.done = run, run.config.training.steps, run.done
         self.history = list(run.history())
+        self._before = len(self.series("time/step"))  # on another machine, perhaps
 
     def header(self, run: ResolvedRun) -> None:
         """Print what begins; the screen of the program does."""
@@ -180,7 +181,7 @@ class RunScreen(Stages, Callback):
         """How long the steps took until now, and how long the others will take, in words."""
         seconds, waiting = self.series("time/step"), time.time() - self.ended_at
         left = "– left"
-        if recent := seconds[-RECENT:]:
+        if recent := seconds[self._before :][-RECENT:]:
             mean = sum(recent) / len(recent)
             left = f"{clock(mean * (self.steps - self.done) - min(waiting, mean))} left"
         return clock(sum(seconds) + waiting * (self.done < self.steps)), left
