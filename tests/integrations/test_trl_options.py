@@ -15,9 +15,12 @@ from integrations.trl_runs import (
     train,
     trainer,
 )
+from runs import metrics
 
 from rlobj import Objective, entropy, old_entropy
+from rlobj.base.errors import ConfigError
 from rlobj.integrations.trl import ObjectiveTrainer, rollout
+from rlobj.integrations.trl.settings import FEW
 
 ROUNDS = {"num_iterations": 2, "max_steps": 2, "learning_rate": 1e-2}
 
@@ -65,6 +68,30 @@ def test_the_selection_of_a_preset_is_used(tmp_path: Path) -> None:
     assert trainer(ObjectiveTrainer, config(tmp_path), objective=file)._selection == "old"
     given = {"objective": file, "selection": "current"}
     assert trainer(ObjectiveTrainer, config(tmp_path), **given)._selection == "current"
+
+
+@pytest.mark.parametrize("chosen", ["all", "few", ["tokens/*"]])
+def test_the_metrics_that_are_named_are_logged(chosen: Any, tmp_path: Path) -> None:
+    """The record has all of them."""
+    output = {"metrics": chosen, "tables_every": 0}
+    one = trainer(ObjectiveTrainer, config(tmp_path, max_steps=1), objective="stapo", output=output)
+    one.train()
+    logged = {name[6:] for name in one.state.log_history[0] if name.startswith("rlobj/")}
+    if chosen == "few":
+        assert logged == {*FEW}
+    elif chosen == "all":
+        assert {*FEW} < logged
+        assert len(logged) > 20
+    else:
+        assert {name.partition("/")[0] for name in logged} == {"tokens"}
+    [line] = metrics(tmp_path / "_rlobj")
+    assert {*FEW, "objective/dropped_tokens", "loss/total"} <= line.keys()
+
+
+@pytest.mark.parametrize("wrong", ["some", 5, None])
+def test_wrong_metrics_are_refused(wrong: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected 'all', 'few', or a list of names"):
+        trainer(ObjectiveTrainer, config(tmp_path), objective="grpo", output={"metrics": wrong})
 
 
 @pytest.mark.slow

@@ -85,9 +85,7 @@ class RecordEvents(TrainerCallback):
         metrics = {**progress.window.metrics, "train/grad_norm": self.grad_norm}
         metrics |= self._of_rollouts(max(len(progress.window.rollouts), 1))
         measured = record.update(_observed(progress.window, before), metrics)
-        for name, value in measured.items():
-            if name not in metrics:
-                trainer._metrics["train"][f"rlobj/{name}"].append(value)
+        trainer._log_metrics({name: x for name, x in measured.items() if name not in metrics})
         if trainer._step % (args.steps_per_generation * trainer.num_iterations) == 0:
             self._end_step(record)
 

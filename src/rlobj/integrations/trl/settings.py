@@ -47,6 +47,26 @@ def changed(names: Collection[str], settings: Settings) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in values.items() if value != USUAL[name])
 
 
+FEW = (
+    *("objective/kept_fraction", "objective/clip_fraction", "tokens/touched"),
+    *("policy/kl_old", "policy/ratio_max"),
+)
+"""The metrics of `output={"metrics": "few"}`: what the objective did, and how far it moved."""
+
+
+def logged_metrics(chosen: Any) -> tuple[str, ...]:
+    """The names of the metrics that TRL logs, where * stands for any text.
+
+    Raises:
+        ConfigError: they are not "all", "few" or a list of texts.
+    """
+    if not (chosen in ("all", "few") or isinstance(chosen, list | tuple)):
+        raise ConfigError(
+            f"output: metrics is {chosen!r}; expected 'all', 'few', or a list of names"
+        )
+    return {"all": ("*",), "few": FEW}[chosen] if isinstance(chosen, str) else tuple(chosen)
+
+
 def read_run(
     objective: Any, selection: str | None, columns: Any, scores: Any, output: Any
 ) -> tuple[Any, RunConfig]:

@@ -6,6 +6,7 @@ then `Objective.loss` on one micro-batch. The losses add up to the objective of 
 """
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +56,8 @@ class ObjectiveMixin(_Trainer):
             more forward pass, "old" none; None = `training.selection` of the preset.
         record: the folder of the record, which `rlobj inspect` and the other commands read; True =
             `_rlobj` in GRPOConfig's output_dir, or `_rlobj-2`, ... if it is taken; False = none.
-        output: settings of the record: `records` and `tables_every`.
+        output: settings of the record: `records` and `tables_every`; and `metrics`, which of
+            rlobj's TRL logs: "all", "few", or a list of names, where * stands for any text.
         columns: columns of your own that the objective reads, one number for each response: `data`,
             a column of the data set, or `reward`, which a reward function gives to TRL's
             `log_extra(NAME, values)`. Default: those of the preset.
@@ -95,6 +97,8 @@ class ObjectiveMixin(_Trainer):
         config = settings.USUAL if args is None else vars(args)
         if advantages not in ("auto", "trl", "objective"):
             raise ConfigError(f"advantages={advantages!r}; expected 'auto', 'trl' or 'objective'")
+        output = {"metrics": "all", **(output or {})}
+        self._logged = settings.logged_metrics(output.pop("metrics"))
         chosen, run = settings.read_run(objective, selection, columns, scores, output)
         self._own, self._scores = run.columns, dict[str, TrlScore]()
         provided = {*run.columns, *(f"{name}_logprob" for name in run.scores)}
@@ -121,7 +125,7 @@ class ObjectiveMixin(_Trainer):
         self._recorder: RecordEvents | None = None
         if record:
             folder = None if record is True else Path(record)
-            self._recorder = RecordEvents(self, folder, run.preset, output or {})
+            self._recorder = RecordEvents(self, folder, run.preset, output)
             self.add_callback(self._recorder)
         self.loss_type = "sapo"  # with it, TRL logs no clip_ratio of its own loss
 
@@ -266,10 +270,15 @@ class ObjectiveMixin(_Trainer):
             agree(window.error, "the loss", self._comm)  # before the optimizer's step
             updated = combine(window.measured, window.phase, window.plan, True, self._comm)
             window.metrics = {**window.plan.metrics, **updated}
-            for name, value in window.metrics.items():
-                self._metrics["train" if training else "eval"][f"rlobj/{name}"].append(value)
+            self._log_metrics(window.metrics, "train" if training else "eval")
             self._progress.state["update"] += training
         return output.loss * self.accelerator.num_processes
+
+    def _log_metrics(self, metrics: Mapping[str, float], mode: str = "train") -> None:
+        """Log those that `output` names."""
+        for name, value in metrics.items():
+            if any(fnmatchcase(name, pattern) for pattern in self._logged):
+                self._metrics[mode][f"rlobj/{name}"].append(value)
 
     # Forward passes and tables.
 
