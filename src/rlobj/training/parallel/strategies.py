@@ -244,11 +244,6 @@ def shard_of(parameter: DTensor, tensor: Tensor, device: torch.device) -> DTenso
     mesh = parameter.device_mesh
     rows = -(-len(tensor) // mesh.size())
     part = tensor[mesh.get_local_rank() * rows :][:rows]
-    return DTensor.from_local(
-        values(part, device, parameter.dtype),
-        mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    shards: Any = torch.empty_like(parameter, device=device)
+    shards.to_local().copy_(part.to(device))
+    return shards
