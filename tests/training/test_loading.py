@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import torch
 from forked import call_in_ranks
 from parallel_worker import rollout, tiny_policy
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 from transformers.utils.logging import enable_progress_bar, is_progress_bar_enabled
 
 from rlobj import ConfigError
@@ -149,28 +149,52 @@ def test_a_model_that_is_read_in_parts_is_the_one_that_transformers_loads(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "whole"),
     [
-        ({}, None),
-        ({"lm_head__weight": torch.ones(49, 37)}, "lm_head.weight .* differ"),
-        ({"model__norm__weight": torch.ones(37, dtype=torch.int8)}, "model.norm.weight is I8"),
+        ({"lm_head__weight": None}, False),  # many files have both of two tied weights
+        ({"lm_head__weight": torch.ones(49, 37)}, False),  # then they are not tied
+        ({"model__norm__weight": torch.ones(37, dtype=torch.int8)}, True),
+        ({"model__norm__weight": torch.ones(37).to(torch.float8_e4m3fn)}, True),
     ],
 )
-def test_other_tensors_than_the_model_has_are_loaded_by_transformers(
-    tmp_path, caplog, changed, why
+def test_other_tensors_than_the_model_has_are_those_that_transformers_loads(
+    tmp_path, caplog, changed, whole
 ):
     folder = save(tmp_path, "tied")
-    if why is None:  # many files have both of two tied weights
+    if changed.get("lm_head__weight", ()) is None:
         changed = {
             "lm_head__weight": state(load_model(ModelConfig(), str(folder)))["lm_head.weight"]
         }
     change(folder, **changed)
-    model, whole = (load_model(ModelConfig(), str(folder), hollow=x) for x in (True, False))
-    assert any(map(is_hollow, model.parameters())) is (why is None)
-    assert bool(re.search(f"loaded whole by each process: .*{why}", caplog.text)) is bool(why)
+    model, expected = (load_model(ModelConfig(), str(folder), hollow=x) for x in (True, False))
+    assert any(map(is_hollow, model.parameters())) is not whole
+    assert ("loaded whole by each process: it has" in caplog.text) is whole
     for _ in filled(model.parameters()):
         pass
-    assert all(torch.equal(state(model)[name], x) for name, x in state(whole).items())
+    assert all(torch.equal(state(model)[name], x) for name, x in state(expected).items())
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    assert tied is (expected.lm_head.weight is expected.model.embed_tokens.weight)
+
+
+class Counted(Qwen3ForCausalLM):
+    """A model with a buffer that its files have."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.register_buffer("count", torch.zeros(2))
+
+
+def test_a_buffer_is_read_from_the_files_in_its_own_dtype(tmp_path):
+    folder = save(tmp_path, "bfloat16")
+    change(folder, count=torch.tensor([1.5, 3], dtype=torch.bfloat16))
+    kind = SimpleNamespace(
+        from_config=Counted._from_config, from_pretrained=Counted.from_pretrained
+    )
+    for hollow in (True, False):
+        model = load_model(ModelConfig(), str(folder), hollow=hollow, kind=kind)
+        assert any(map(is_hollow, model.parameters())) is hollow
+        assert model.count.dtype == torch.float32
+        assert model.count.tolist() == [1.5, 3]
 
 
 @pytest.mark.parametrize("hollow", [True, False])
@@ -221,7 +245,7 @@ def test_loading_never_asks_whether_code_of_a_model_may_run(tmp_path, monkeypatc
     settings = ModelConfig(trust_remote_code=trust)
     assert hollow_model(settings, str(tmp_path), torch.float32, "cpu", AutoModelForCausalLM) is None
     assert not asked
-    assert ("may have code of its own" in caplog.text) is trust
+    assert "loaded whole by each process: it has code of its own" in caplog.text
 
 
 def test_weights_that_are_not_finite_are_found_before_they_are_sharded(tmp_path):

@@ -68,15 +68,11 @@ def load_complete(kind: Any, source: str, **settings: Any) -> Any:
     return model
 
 
-def open_tensors(files: Iterable[Path]) -> dict[str, Any]:
-    """The open file of each tensor in files of safetensors, by the tensor's name."""
-    from safetensors import safe_open
+def mapped_tensors(files: Iterable[Path]) -> dict[str, Any]:
+    """The tensors in files of safetensors, by name. They are read where they are used."""
+    from safetensors.torch import load_file
 
-    tensors: dict[str, Any] = {}
-    for file in files:
-        opened: Any = safe_open(file, "pt")
-        tensors.update(dict.fromkeys(opened.keys(), opened))
-    return tensors
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
 def warn_unused(source: str, names: Iterable[str]) -> None:

@@ -11,9 +11,8 @@ strategy that shards the weights does. So a process never holds the whole model.
 """
 
 import contextlib
-import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from rlobj.base.errors import warn
-from rlobj.base.weights import open_tensors, warn_unused
+from rlobj.base.weights import mapped_tensors, warn_unused
 from rlobj.settings.run_config import ModelConfig
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
 _OLD_BUFFERS = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
 """Buffers that files of older versions of transformers have, and that are computed now."""
 
@@ -44,49 +42,49 @@ def hollow_model(
     Returns:
         None if its files do not hold the tensors of its parameters, by name. This is logged.
     """
-    from accelerate import init_empty_weights
-    from transformers import AutoConfig, GenerationConfig
-
-    tensors: dict[str, Any] = {}
-    try:
-        if not config.trust_remote_code:
-            settings = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            tensors = _tensors(source)
-    except (OSError, ValueError):
-        return None  # transformers tells what is wrong when it loads the whole model
-    if not tensors:
-        why: str | None = "it may have code of its own, or has no files of safetensors"
-    else:
-        # No random number is used up: new adapters are those of a model that is loaded whole.
-        with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
-            model: Any = kind.from_config(settings, dtype=torch.float32)
-        model.tie_weights()
-        why = _difference(model, tensors)
-    if why is not None:
-        warn("'%s' is loaded whole by each process: %s", source, why)
+    model: Any = None
+    if not config.trust_remote_code:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            model = _mapped(source, kind)
+    if model is None:
+        why = "code of its own, no files of safetensors, or tensors that transformers converts"
+        warn("'%s' is loaded whole by each process: it has %s", source, why)
         return None
-    known = "|".join([*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS])
-    unused = tensors.keys() - model.state_dict().keys()
-    warn_unused(source, [name for name in unused if not re.search(known, name)])
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
     nothing = torch.zeros((), dtype=dtype, device=device)
-
-    def hollow(parameter: nn.Parameter) -> nn.Parameter:
-        made: Any = nn.Parameter(nothing.expand(parameter.shape))
-        made.unread = functools.partial(_get, tensors, names[id(parameter)])
-        return made
-
-    replace_parameters(model, hollow)
-    for name, buffer in model.named_buffers():
-        if name in model.state_dict():
-            buffer.copy_(_get(tensors, name))
-    with contextlib.suppress(OSError):
-        model.generation_config = GenerationConfig.from_pretrained(source)
+    for parameter in model.parameters():
+        parameter.unread = parameter.detach()
+        parameter.data = nothing.expand(parameter.shape)
     return model.to(nothing.device).eval()
 
 
-def _tensors(source: str) -> dict[str, Any]:
-    """The open file of each tensor of a model, by the tensor's name; {} = there are others."""
+def _mapped(source: str, kind: Any) -> Any:
+    """A model whose parameters are the tensors in its files; None if transformers converts them."""
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, GenerationConfig
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    settings = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    # No random number is used up: new adapters are those of a model that is loaded whole.
+    with torch.random.fork_rng(devices=[]), init_empty_weights(include_buffers=False):
+        model: Any = kind.from_config(settings, dtype=torch.float32)
+    tensors, changes = _tensors(source), get_model_conversion_mapping(model)
+    for name, buffer in model.named_buffers():
+        if name in tensors:
+            tensors[name] = tensors[name].to(buffer.dtype, copy=True)
+    missing, unused = map(set, model.load_state_dict(tensors, strict=False, assign=True))
+    model.tie_weights(missing_keys=missing, recompute_mapping=False)
+    small = any(parameter.dtype.itemsize < 2 for parameter in model.parameters())
+    if missing or small or any(x.rename_source_key(n)[0] != n for x in changes for n in tensors):
+        return None
+    known = "|".join([*(model._keys_to_ignore_on_load_unexpected or ()), *_OLD_BUFFERS])
+    warn_unused(source, [name for name in unused if not re.search(known, name)])
+    with contextlib.suppress(OSError):
+        model.generation_config = GenerationConfig.from_pretrained(source)
+    return model
+
+
+def _tensors(source: str) -> dict[str, Tensor]:
+    """The tensors in the files of a model, by name; {} = there are others."""
     from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
     from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
@@ -99,45 +97,7 @@ def _tensors(source: str) -> dict[str, Any]:
     elif files == [None]:
         index = path(SAFE_WEIGHTS_INDEX_NAME)
         files = get_checkpoint_shard_files(source, index)[0] if index else []
-    return open_tensors(map(Path, files))
-
-
-def _get(tensors: dict[str, Any], name: str) -> Tensor:
-    """A tensor in a file. Its memory is the file's, which is read where it is used."""
-    return tensors[name].get_tensor(name)
-
-
-def _difference(model: Any, tensors: dict[str, Any]) -> str | None:
-    """Why a model cannot take the tensors of files as they are; None if it can."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    stored, changes = {*model.state_dict()}, get_model_conversion_mapping(model)
-    wanted = [*model.named_parameters(), *model.named_buffers()]
-    for name, tensor in wanted:
-        if name not in stored:
-            continue
-        if any(change.rename_source_key(name)[0] != name for change in changes):
-            return f"transformers converts {name}"
-        if name not in tensors:
-            return f"its files have no {name}"
-        part = tensors[name].get_slice(name)
-        if part.get_dtype() not in _FLOATS or part.get_shape() != list(tensor.shape):
-            return f"{name} is {part.get_dtype()} {part.get_shape()}"
-    for pair in model.all_tied_weights_keys.items():
-        if tensors.keys() >= {*pair} and not torch.equal(*(_get(tensors, name) for name in pair)):
-            return f"{' and '.join(pair)} differ"
-    return None
-
-
-def replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:
-    """Put `new(parameter)` in the place of each parameter; tied ones stay tied."""
-    replaced: dict[int, tuple[Any, nn.Parameter]] = {}
-    for module in root.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                if id(parameter) not in replaced:
-                    replaced[id(parameter)] = (parameter, new(parameter))
-                module._parameters[name] = replaced[id(parameter)][1]
+    return mapped_tensors(map(Path, files))
 
 
 def is_hollow(parameter: Any) -> bool:
@@ -149,7 +109,7 @@ def filled(parameters: Iterable[Any]) -> Iterator[Any]:
     """The parameters with their values: one is read when the iteration comes to it."""
     for parameter in parameters:
         if is_hollow(parameter):
-            parameter.data = values(parameter.unread(), parameter.device, parameter.dtype)
+            parameter.data = values(parameter.unread, parameter.device, parameter.dtype)
             del parameter.unread
         yield parameter
 
@@ -168,7 +128,7 @@ def reading(model: nn.Module) -> Iterator[None]:
 
         def read(*_: Any, hollow: list[Any] = hollow) -> None:
             for parameter, _ in hollow:
-                parameter.data = values(parameter.unread(), parameter.device, parameter.dtype)
+                parameter.data = values(parameter.unread, parameter.device, parameter.dtype)
 
         def drop(*_: Any, hollow: list[Any] = hollow) -> None:
             for parameter, nothing in hollow:

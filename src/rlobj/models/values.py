@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rlobj.base.errors import ConfigError
-from rlobj.base.weights import config_dict, open_tensors
+from rlobj.base.weights import config_dict, mapped_tensors
 from rlobj.scoring.value_scorer import value_head
 
 _KIND = "ForTokenClassification"
@@ -56,7 +56,7 @@ def value_model(model: Any) -> Any:
 @torch.no_grad()
 def read_trained(folder: Path, model: Any) -> None:
     """Give the trained parameters of a model their tensors in the files of a folder, by name."""
-    tensors = open_tensors(folder.glob("*.safetensors"))
+    tensors = mapped_tensors(folder.glob("*.safetensors"))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            parameter.copy_(tensors[name].get_tensor(name))
+            parameter.copy_(tensors[name])

@@ -28,13 +28,14 @@ from torch import Tensor
 from rlobj.base.errors import RunError, reported
 from rlobj.base.files import parse_json, remove, settle
 from rlobj.base.paths import step_name
-from rlobj.base.weights import open_tensors
+from rlobj.base.weights import mapped_tensors
 from rlobj.models.adapters import adapter_weights, without_adapters
 from rlobj.models.policy import Policy
 from rlobj.objectives.statistics import Comm
 from rlobj.ranks import together
 from rlobj.runs.checkpoints import write_manifest
 from rlobj.runs.run_folder import RunFolder
+from rlobj.training.parallel.strategies import MOMENTS
 
 _ADAPTER = "adapter/adapter_model"
 """A file of peft's own format: one rank writes it whole."""
@@ -170,20 +171,18 @@ def _write_index(folder: Path) -> None:
 
 def restore_optimizer(folder: Path, parallel: Any, model: torch.nn.Module) -> None:
     """Restore AdamW's moments, with the strategy and the ranks of this run."""
-    sources = open_tensors(folder.glob("*.safetensors"))
+    saved = mapped_tensors(folder.glob("*.safetensors"))
     for name, parameter in model.named_parameters():
         # A parameter that the loss does not depend on has none; before the first update, none has.
-        if parameter.requires_grad and f"{name}/step" in sources:
-            keys = {key: f"{name}/{key}" for key in ("exp_avg", "exp_avg_sq", "step")}
-            moments = {key: sources[saved].get_tensor(saved) for key, saved in keys.items()}
+        if parameter.requires_grad and f"{name}/step" in saved:
+            moments = {key: saved[f"{name}/{key}"] for key in (*MOMENTS, "step")}
             parallel.set_moments(parameter, moments)
 
 
 def restore_scores(checkpoint: Path, lagged: Mapping[str, Any]) -> None:
     """Restore the weights of scores that follow the policy, with the ranks of this run."""
     for name, score in lagged.items():
-        sources = open_tensors((checkpoint / "scores" / name).glob("*.safetensors"))
-        score.restore(lambda weight, sources=sources: sources[weight].get_tensor(weight))
+        score.restore(mapped_tensors((checkpoint / "scores" / name).glob("*.safetensors")))
 
 
 def restore_random(checkpoint: Path, rank: int) -> None:

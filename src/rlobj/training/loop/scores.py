@@ -154,10 +154,10 @@ class Lagged(Score):
                 yield name, self._parallel.full(parameter)
 
     @torch.no_grad()
-    def restore(self, read: Callable[[str], Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take whole tensors by name, as `whole` gave them."""
         for name, kept in self._kept.items():
-            kept.copy_(self._parallel.share(self._trained[name], read(name)))
+            kept.copy_(self._parallel.share(self._trained[name], tensors[name]))
 
 
 class Scores:

@@ -1,11 +1,12 @@
 """The strategy fsdp2: torch's fully_shard shards weights, gradients and moments."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlobj.models.hollow import is_hollow, replace_parameters
+from rlobj.models.hollow import is_hollow
 from rlobj.scoring import TokenScores
 from rlobj.scoring.policy_scorer import TrunkScorer
 from rlobj.training.parallel.strategies import Columns, Parallel, Scorer, shard_of
@@ -44,7 +45,7 @@ def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
 
     parameters: Any = dict(root.named_parameters())
     unread = {name: p.unread for name, p in parameters.items() if is_hollow(p)}
-    replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
+    _replace_parameters(root, lambda p: _like(p, p.to("meta")) if is_hollow(p) else p)
     root._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
     mesh = init_device_mesh(device.type, (ranks,))
     for layer in _layers(root.scorer.model.get_decoder()):
@@ -55,9 +56,20 @@ def shard_layers(root: Columns, device: torch.device, ranks: int) -> None:
     def read(parameter: Any) -> nn.Parameter:
         if (whole := unread.get(names[id(parameter)])) is None:
             return parameter
-        return _like(parameter, shard_of(parameter, whole(), device))
+        return _like(parameter, shard_of(parameter, whole, device))
 
-    replace_parameters(root, read)
+    _replace_parameters(root, read)
+
+
+def _replace_parameters(root: nn.Module, new: Callable[[Any], nn.Parameter]) -> None:
+    """Put `new(parameter)` in the place of each parameter; tied ones stay tied."""
+    replaced: dict[int, tuple[Any, nn.Parameter]] = {}
+    for module in root.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in replaced:
+                    replaced[id(parameter)] = (parameter, new(parameter))
+                module._parameters[name] = replaced[id(parameter)][1]
 
 
 def _like(parameter: nn.Parameter, tensor: Tensor) -> nn.Parameter:
