@@ -148,20 +148,13 @@ def asked(
     module: str,
     questions: Mapping[Any, Mapping[str, Any]],
     rounds: int,
-    ranks: Mapping[Any, int] | None = None,
 ) -> dict[Any, list[Any]]:
-    """The answers to each question, one of every round; a round asks all questions in turn.
-
-    `ranks` is how many processes answer; of several, the largest value of each key counts.
-    """
+    """The answers to each question, one of every round; a round asks all questions in turn."""
     found: dict[Any, list[Any]] = {name: [] for name in questions}
     for _ in range(rounds):
         for name, question in questions.items():
             note(f"{module}: {name if isinstance(name, str) else ', '.join(map(str, name))}")
-            each = ask(module, question, (ranks or {}).get(name, 1))
-            found[name].append(each[0])
-            if len(each) > 1:
-                found[name][-1] = {key: max(rank[key] for rank in each) for key in each[0]}
+            found[name] += ask(module, question)
     return found
 
 

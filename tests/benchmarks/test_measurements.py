@@ -60,7 +60,7 @@ def test_a_plan_takes_more_memory_than_a_sort_and_less_than_twenty_columns() -> 
     assert row["ratio"] == made["seconds"] / sort["seconds"] > 0
 
 
-# rollouts, step, scaling
+# step
 
 
 def test_every_variant_of_a_step_makes_the_same_update() -> None:
