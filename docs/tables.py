@@ -107,28 +107,46 @@ def presets_table() -> str:
         )
         for preset in presets
     ]
-    return md.table(("preset", "paper", "formula", "in the source → here"), rows)
+    return md.table(("preset", "paper", "formula", "what it assumes: in the source → here"), rows)
+
+
+LONGEST = {"": 60, "drop": 130, "keep": 130, "reweight": 130, "shape": 130, "split": 130}
+"""Characters of a rule in the table of presets, and of other settings; the rest is `…`."""
 
 
 def formula(preset: Preset) -> str:
-    """The loss of a preset in one line, with the settings that are not the library's defaults."""
-    loss, *_ = preset.objective.explain().formula
+    """The objective of a preset in one line, with the settings that are not the defaults."""
     settings = dict(preset.config["objective"])
-    parts = [_part(sign, settings.pop(name, None)) for name, sign in SIGNS.items()]
-    parts += [f"{name}: {_setting(value)}" for name, value in settings.items() if value]
-    return "; ".join([loss.removeprefix("loss = "), *filter(None, parts)])
+    if settings.get("advantage") == "group_normalized":  # as in most presets, the page says
+        del settings["advantage"]
+    parts = [_part(settings.pop(name, None), sign) for name, sign in SIGNS.items()]
+    for name, value in settings.items():
+        primitives = value if isinstance(value, list) else [value]
+        parts += [_part(primitive, name) for primitive in primitives]
+    return "; ".join(filter(None, parts))
 
 
 SIGNS = {"advantage": "A", "surrogate": "S", "divisor": "Z"}
 """The primitives that each objective has, and their letters."""
 
 
-def _part(sign: str, primitive: Any) -> str:
-    """`S clip(low=0.2, high=0.28)`."""
-    if not isinstance(primitive, Mapping):
-        return f"{sign} {primitive}" if primitive else ""
-    settings = ", ".join(f"{k}={_setting(v)}" for k, v in primitive.items() if k != "kind")
-    return f"{sign} {primitive['kind']}({settings})"
+def _part(primitive: Any, sign: str) -> str:
+    """`S clip(low=0.2, high=0.28)`; of `let` only the names."""
+    if primitive is None:
+        return ""
+    if isinstance(primitive, Mapping) and "kind" in primitive:
+        settings = [f"{k}={_short(v)}" for k, v in primitive.items() if k != "kind"]
+        return f"{sign} {primitive['kind']}({', '.join(settings)})"
+    if sign == "let":
+        return f"let {', '.join(primitive)}"
+    if isinstance(primitive, Mapping):
+        return f"{sign} {', '.join(f'{name} = {_short(v)}' for name, v in primitive.items())}"
+    return f"{sign} {_short(primitive, LONGEST.get(sign, LONGEST['']))}"
+
+
+def _short(value: Any, longest: int = LONGEST[""]) -> str:
+    text = value if isinstance(value, str) else _setting(value)
+    return text if len(text) <= longest else "…"
 
 
 def pinned(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,8 +177,9 @@ def _written(name: str) -> Any:
 
 
 def departures(name: str) -> list[str]:
-    """What the source of a preset does, and what the preset does instead."""
+    """What the source of a preset does, and what the preset does instead, but minor ones."""
     rows = [row for row in _written("departures.yaml") if name in row["presets"]]
+    rows = [row for row in rows if not row.get("minor")]
     return [f"{md.cell(row['source'])} → {md.cell(row['here'])}" for row in rows]
 
 
