@@ -78,7 +78,9 @@ def test_a_resumed_run_names_the_settings_to_leave_out(tmp_path: Path) -> None:
     (tmp_path / "config.resolved.yaml").write_text(dump_config(compose("stapo")))
     words = ("--set", "training.betas=[0,0]", "--set", "trainig.steps=3", "--sampler", "vllm")
     text = printed("resume", tmp_path, *words, code=2).strip()
-    assert text.endswith("Leave out: --set training.betas, --set trainig.steps")
+    new = "A new run from its checkpoint may have others."
+    assert f"Leave out: --set training.betas, --set trainig.steps. {new}" in text
+    assert text.index("Leave out:") < text.index("What may change:")
 
 
 def test_a_dry_run_shows_memory_and_no_share_of_a_hash(

@@ -39,7 +39,10 @@ def test_all_changes_that_would_change_results_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         refuse_changes("runs/a", ["training.learning_rate", "seed", "--set training.betas"])
     assert str(caught.value).startswith("runs/a is resumed with the settings it was started with")
-    assert str(caught.value).endswith("Leave out: seed, --set training.betas")
+    answer, _, names = str(caught.value).partition("\n")
+    new = "A new run from its checkpoint may have others."
+    assert answer.endswith(f"Leave out: seed, --set training.betas. {new}")
+    assert names.startswith("What may change: the number of processes, training.steps, ")
 
 
 def test_the_digest_of_code_is_that_of_the_files_that_settings_name(tmp_path: Path) -> None:

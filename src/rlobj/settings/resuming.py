@@ -74,9 +74,9 @@ def refuse_changes(run: Path | str, changes: Iterable[str]) -> None:
     may_change = (*RESUMABLE_SETTINGS, *RECORDED_SETTINGS)
     if wrong := [name for name in changes if not _within(name.rpartition(" ")[2], *may_change)]:
         raise ConfigError(
-            f"{run} is resumed with the settings it was started with. What may change: the number "
-            f"of processes, {', '.join(may_change)}. Leave out: "
-            f"{', '.join(wrong)}"
+            f"{run} is resumed with the settings it was started with. Leave out: "
+            f"{', '.join(wrong)}. A new run from its checkpoint may have others.\n"
+            f"What may change: the number of processes, {', '.join(may_change)}"
         )
 
 
