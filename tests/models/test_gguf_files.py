@@ -209,7 +209,7 @@ def test_a_name_that_is_no_gguf_file_is_refused_before_anything_is_loaded(
 
 def test_the_missing_package_is_named_with_what_to_type(tiny, monkeypatch):
     monkeypatch.setattr("rlobj.models.location.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"needs the package 'gguf'. .*pip install 'rlobj\[gguf"):
+    with pytest.raises(MissingExtra, match=r"needs the package 'gguf'. .*pip install -e '\.\[gguf"):
         require_model(str(tiny))
 
 

@@ -29,7 +29,7 @@ def grade(response: str, problem: Problem) -> Graded:
 def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setattr("rlobj.data.gym.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[reasoning-gym\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[reasoning-gym\]'"):
         load("countdown")
     with pytest.raises(MissingExtra, match=r"needs the package 'reasoning-gym'"):
         layers_of("grpo", [("--data", {"data": {"source": "reasoning-gym:countdwn"}})])

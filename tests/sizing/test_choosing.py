@@ -132,7 +132,7 @@ def test_the_slow_engine_says_why(monkeypatch):
     monkeypatch.setattr("rlobj.sizing.choosing.check_vllm", missing)
     text = explained(choose_settings(named(), EIGHT, cards))
     assert "sampling.engine=transformers: sampling with vLLM needs" in text
-    assert "pip install 'rlobj[vllm]'" in text
+    assert "pip install -e '.[vllm]'" in text
     ahead = named(sampling={"async_depth": 1}, objective={"mismatch": {"kind": "truncate"}})
     assert "sampling.engine=vllm-server" in explained(choose_settings(ahead, EIGHT, cards))
 
@@ -219,8 +219,23 @@ def opened(strategy: Any) -> Any:
 
 def test_error_for_zero_without_deepspeed_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[deepspeed\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[deepspeed\]', in the checkout"):
         opened("zero2")
+
+
+@pytest.mark.parametrize(
+    ("settings", "extra"),
+    [({"training.strategy": "zero2"}, "deepspeed"), ({"model.lora.rank": 2}, "lora")],
+)
+def test_a_missing_extra_is_named_before_processes_are_started(
+    monkeypatch, tmp_path, settings, extra
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rlobj.settings.starting.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("rlobj.training.run.Hardware", None)  # is asked before they are started
+    with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{extra}\]', in the checkout"):
+        rlobj.train("grpo", data="addition", settings=settings, processes=2, progress=False)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_old_deepspeed_is_refused(monkeypatch):

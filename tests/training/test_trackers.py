@@ -74,7 +74,7 @@ def test_error_for_a_missing_package_names_the_extra(tmp_path, monkeypatch):
     for path in (None, tmp_path):
         if path is not None:
             monkeypatch.syspath_prepend(path)
-        with pytest.raises(MissingExtra, match=r"pip install 'rlobj\[trackers\]'"):
+        with pytest.raises(MissingExtra, match=r"pip install -e '\.\[trackers\]'"):
             require_trackers(["absent_tracker"])
 
 

@@ -175,8 +175,8 @@ class MissingExtra(RlobjError, ImportError):
 
 
 def pip_install(extra: str) -> str:
-    """The commands that add an extra: from an index, and in a checkout."""
-    return f"pip install 'rlobj[{extra}]'; in a checkout: pip install -e '.[{extra}]'"
+    """The command that adds an extra. rlobj is on no index: another package could have its name."""
+    return f"pip install -e '.[{extra}]', in the checkout of rlobj"
 
 
 class RunError(RlobjError, RuntimeError):

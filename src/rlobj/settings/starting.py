@@ -1,11 +1,25 @@
 """What is checked when a run is about to start, and not when a finished run is read."""
 
+import importlib.util
 from collections.abc import Iterator
 
-from rlobj.base.errors import ConfigError, Message, Setting
+from rlobj.base.errors import ConfigError, Message, MissingExtra, Setting
 from rlobj.rewards.functions import MAPPING
 from rlobj.settings.run_config import RunConfig
 from rlobj.settings.scores import require_scores
+
+
+def require_extras(strategy: str, lora: bool = False) -> None:
+    """Check that the packages of a strategy and of adapters are there, before a model is loaded.
+
+    Raises:
+        MissingExtra: one is not installed.
+    """
+    if strategy in ("zero2", "zero3") and importlib.util.find_spec("deepspeed") is None:
+        instead = Message("Or use ", Setting("training.strategy", "fsdp2"), ", which needs none")
+        raise MissingExtra("deepspeed", "deepspeed", f"training.strategy={strategy}", instead)
+    if lora and importlib.util.find_spec("peft") is None:
+        raise MissingExtra("peft", "lora", "training low-rank adapters")
 
 
 def refuse_senseless(config: RunConfig) -> None:

@@ -30,6 +30,7 @@ from rlobj.runs.layout import is_run
 from rlobj.runs.run_folder import RunFolder
 from rlobj.settings.layers import Layer, file_layer, flattened, given_layers, merged, nested
 from rlobj.settings.run_config import RunConfig
+from rlobj.settings.starting import require_extras
 from rlobj.settings.trust import named_code
 from rlobj.training.loop.callbacks import Callback
 from rlobj.training.loop.inputs import CallerInputs
@@ -225,10 +226,12 @@ def _train(
 
     Raises:
         ConfigError: new processes cannot get what only this one has; or as `_train_in_processes`.
+        MissingExtra: as `require_extras`.
         RunError: as `_train_here` or `_train_in_processes`.
     """
-    listeners = _listeners(inputs, screen)
-    if request.resumed and request.done == request.config.training.steps:
+    listeners, config = _listeners(inputs, screen), request.config
+    require_extras(config.training.strategy, config.model.lora is not None)
+    if request.resumed and request.done == config.training.steps:
         _open(ResolvedRun(**vars(request), inputs=inputs), listeners)
         lines = RunFolder(request.path).lines()
         result = TrainingResult(request.path, request.done, 0.0, lines)

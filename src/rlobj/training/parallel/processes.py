@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import os
 import sys
 import time
@@ -13,9 +12,10 @@ from typing import Any
 import torch
 
 from rlobj.base.addresses import free_port
-from rlobj.base.errors import ConfigError, MissingExtra, Setting
+from rlobj.base.errors import ConfigError, Setting
 from rlobj.base.launched import absent_variables
 from rlobj.base.seeds import seed_generators
+from rlobj.settings.starting import require_extras
 from rlobj.training.parallel.fsdp2 import FullySharded
 from rlobj.training.parallel.strategies import Parallel, Replicated
 
@@ -55,8 +55,7 @@ def open_parallel(
     if strategy in _ZERO:
         from accelerate.utils import compare_versions
 
-        if importlib.util.find_spec("deepspeed") is None:
-            raise MissingExtra("deepspeed", "deepspeed", f"training.strategy={strategy}")
+        require_extras(strategy)
         if compare_versions("deepspeed", "<", DEEPSPEED_MINIMUM):
             raise ConfigError(
                 f"found deepspeed {importlib.metadata.version('deepspeed')}, which sums gradients "
