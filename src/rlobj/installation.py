@@ -63,6 +63,19 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+def commit() -> str | None:
+    """The commit of the checkout whose code runs, with -dirty if files differ; None = no checkout.
+
+    A file that git does not know is no difference.
+    """
+    checkout = Path(__file__).parents[2]
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40"]
+    if not (checkout / ".git").exists() or shutil.which("git") is None:
+        return None
+    described = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True)
+    return described.stdout.strip() or None
+
+
 def session(event: str) -> dict[str, Any]:
     """What a file records about a process: the time of an event in UTC, versions and hardware.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from rlobj import installation
 from rlobj.base.errors import ConfigError, DataError
 from rlobj.runs.configuration import (
     read_changes,
@@ -103,3 +105,45 @@ def test_a_folder_may_be_used_again_only_before_the_first_step(tmp_path, metrics
         (tmp_path / file).write_text("")
     with nullcontext() if free else pytest.raises(ConfigError, match="already contains a run"):
         run.refuse_if_taken()
+
+
+@pytest.mark.parametrize(
+    ("typed", "recorded"),
+    [
+        (["/venv/bin/rlobj", "train", "--set", "objective.drop=prob < 0.1"], None),
+        (["/src/rlobj_cli/__main__.py", "resume", "runs/a"], "rlobj resume runs/a"),
+        (["/home/me/train.py", "--wandb-key", "s3cr3t"], "/home/me/train.py"),
+    ],
+)
+def test_a_session_has_the_command_and_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], recorded: str | None
+) -> None:
+    monkeypatch.setattr("sys.argv", typed)
+    RunFolder(tmp_path).add_session(0, {})
+    [session] = read_sessions(tmp_path)
+    expected = "rlobj train --set 'objective.drop=prob < 0.1'"
+    assert session["command"] == (recorded or expected)
+    assert (session["commit"] is not None) == (Path(__file__).parents[2] / ".git").exists()
+    monkeypatch.setenv("RLOBJ_COMMAND", "rlobj train --processes 2")  # of another rank
+    RunFolder(tmp_path).add_session(1, {})
+    assert read_sessions(tmp_path)[1]["command"] == "rlobj train --processes 2"
+
+
+def test_the_commit_is_that_of_the_checkout_and_says_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "src" / "rlobj" / "installation.py"
+    code.parent.mkdir(parents=True)
+    code.touch()
+    monkeypatch.setattr(installation, "__file__", str(code))
+    assert installation.commit() is None  # installed from a wheel
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    commit = installation.commit()
+    assert commit is not None
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    code.write_text("1")
+    assert installation.commit() == f"{commit}-dirty"
+    monkeypatch.setenv("PATH", "")
+    assert installation.commit() is None

@@ -1,6 +1,9 @@
 """What a launcher tells the processes that it starts, in variables of their environment."""
 
 import os
+import shlex
+import sys
+from pathlib import Path
 
 from rlobj.base.errors import Argument, ConfigError
 
@@ -27,3 +30,17 @@ def absent_variables() -> list[str]:
         what = f"WORLD_SIZE is {started_processes()}, but {', '.join(absent)} is not set. Use "
         raise ConfigError(what, Argument("processes", "K"), ", torchrun or accelerate launch")
     return absent
+
+
+COMMAND = "RLOBJ_COMMAND"
+"""The variable with the command line that has started this process and others."""
+
+
+def command_line() -> str:
+    """What was typed to start rlobj; of a program of one's own, its file alone.
+
+    Its arguments are its own, and may be secrets.
+    """
+    program = Path(sys.argv[0])
+    own = program.name == "rlobj" or program.parent.name == "rlobj_cli"
+    return os.environ.get(COMMAND) or shlex.join(["rlobj", *sys.argv[1:]] if own else sys.argv[:1])

@@ -2,7 +2,7 @@
 
 RUN/config.resolved.yaml     every setting of the run
 RUN/metrics.jsonl            one JSON object per step
-RUN/sessions.jsonl           one JSON object per start: time, step, versions
+RUN/sessions.jsonl           one JSON object per start: time, step, versions, command, commit
 RUN/stopped.json             the error that ended the run
 RUN/samples/step-000010.parquet
 RUN/records/step-000010.parquet  see `runs.recorder`

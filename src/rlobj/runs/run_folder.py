@@ -15,8 +15,9 @@ from rlobj.answers import verifier_version
 from rlobj.base.errors import Argument, ConfigError, RunError, reported
 from rlobj.base.files import append_whole, link, remove, write_whole
 from rlobj.base.folders import lock_folder
+from rlobj.base.launched import command_line
 from rlobj.base.paths import nearby, step_of
-from rlobj.installation import session
+from rlobj.installation import commit, session
 from rlobj.runs import layout
 from rlobj.runs.checkpoints import newest_checkpoint
 from rlobj.runs.configuration import FORMAT, dump_config, read_sessions
@@ -101,7 +102,7 @@ class RunFolder:
             RunError: the file cannot be written.
         """
         facts = {"format": FORMAT, **session("started"), "step": step}
-        facts["verifier"] = verifier_version()
+        facts |= {"verifier": verifier_version(), "command": command_line(), "commit": commit()}
         sessions = [*read_sessions(self.path), facts | ({"changed": changed} if changed else {})]
         text = "".join(json.dumps(session) + "\n" for session in sessions)
         write_whole(self.path / layout.SESSIONS_FILE, text.encode())

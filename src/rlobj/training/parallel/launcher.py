@@ -28,6 +28,7 @@ from pathlib import Path
 from rlobj.base.addresses import free_port
 from rlobj.base.errors import Argument, ConfigError
 from rlobj.base.files import last_lines
+from rlobj.base.launched import COMMAND, command_line
 from rlobj.base.processes import ending
 
 GRACE = 10.0
@@ -170,6 +171,7 @@ def _environments(processes: int) -> Iterator[dict[str, str]]:
             "LOCAL_WORLD_SIZE": str(processes),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
+            COMMAND: command_line(),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",  # a crash in compiled code shows where
         }
