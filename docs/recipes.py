@@ -101,7 +101,7 @@ def row(model: str, gpus: int, where: Path) -> list[str]:
     training, work = first.config.training, [each.work for each in runs]
     settings = ["LoRA"] if first.config.model.lora else []
     settings += [training.strategy, "yes" if training.gradient_checkpointing else "no"]
-    hours = " / ".join(f"{sum(each.seconds.values()) / 36:,.0f}" for each in work)
+    hours = " / ".join(_hours(sum(each.seconds.values()) / 36) for each in work)
     if first.cards is not None and not first.memory.fits:
         way = ways(first.config, first.size, training.strategy, first.cards)[0][0]
         more = way.partition("processes=")[2]
@@ -113,6 +113,10 @@ def row(model: str, gpus: int, where: Path) -> list[str]:
         " / ".join(f"{each.tokens / 1e6:.0f}" for each in work),
         hours,
     ]
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}"
 
 
 def estimates_table(model: str) -> str:

@@ -58,10 +58,15 @@ def verifier_table() -> str:
         [suite, *(f"{old[key]} → {now[suite][side].partition(', ')[0]}" for key, side in pairs)]
         for suite, old in before.items()
     ]
+    versions = [
+        ("rlobj" if name == "verifier" else name, value)
+        for name, value in study["settings"].items()
+    ]
     parts = [
         "Before and after the corrections; five forms have left the blind half since:",
         md.table(["suite", *sides], counts),
-        ", ".join(f"{grader}: {versions}" for grader, versions in study["settings"].items()) + ".",
+        f"Measured with {'; '.join(f'{name}: {value}' for name, value in versions)}. The first is"
+        " `verifier_version()` of that day; a later one may judge better or worse.",
         md.table(
             titles, [[md.cell(f"{row[key]}").replace(", ", "<br>") for key in keys] for row in rows]
         ),
