@@ -55,13 +55,13 @@ class TrainingConfig(Model):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """gradients are clipped to this norm; 1e9 = not clipped"""
     micro_batch_tokens: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """padded tokens per forward pass; changes memory, not results (auto: as many as fit the GPU;
-    16384 on a CPU)"""
+    """padded tokens per forward pass; changes memory, and results up to rounding only, after which
+    a sampled token may differ later (auto: as many as fit the GPU; 16384 on a CPU)"""
     packed: bool | Literal["auto"] = "auto"
     """pack responses into rows without padding (auto = with flash attention)"""
     shared_prompts: bool | Literal["auto"] = "auto"
-    """compute a prompt once for all its responses in a forward pass; changes time, not results
-    (auto = where fewer tokens are computed)"""
+    """compute a prompt once for all its responses in a forward pass; changes time, and results up
+    to rounding only (auto = where fewer tokens are computed)"""
     selection: Literal["current", "old"] = "current"
     """policy that rules read in later updates of a rollout, the current one (one more forward pass)
     or the rollout's"""
@@ -69,7 +69,8 @@ class TrainingConfig(Model):
     """where l0 comes from: a scoring pass of the policy, or what the sampler reported, without this
     pass if nothing else needs it; then `sampler_gap` is 0, and no log-prob may be unknown"""
     skip_inactive: bool = True
-    """skip tokens and responses without a gradient; changes time, not results"""
+    """skip tokens and responses without a gradient; changes time, and results up to rounding
+    only"""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """recompute activations in the backward pass (auto: if they do not fit the GPU otherwise)"""
     strategy: Literal["auto", "ddp", "zero2", "zero3", "fsdp2"] = "auto"
