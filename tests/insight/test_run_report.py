@@ -50,6 +50,25 @@ def test_curves_have_the_values_of_the_lines_that_have_them(tmp_path: Path) -> N
     assert "kl" not in found
 
 
+def test_a_figure_of_one_value_is_named_and_not_drawn(tmp_path: Path) -> None:
+    """Not if a finding is about it, runs differ in it, or there are too few steps."""
+
+    def run(name: str, steps: int = 9, **values: float) -> Path:
+        lines = [step_line(i, **{"turns/mean": 1.0, **values}) for i in range(1, steps)]
+        return write_run(tmp_path / name, lines)
+
+    a, b, c = run("a"), run("b"), run("c", **{"turns/mean": 2.0})
+    assert (drawn(a, b)["turns"].constant, drawn(a, c)["turns"].constant) == (1.0, None)
+    assert drawn(run("short", 3))["turns"].constant is None
+    sick = run("sick", **{"policy/kl_old": 2.0})
+    assert drawn(sick)["kl"].constant is None
+    for folders, shown in (([a, b], False), ([a, c], True)):
+        page = rlobj.report(folders).read_text("utf-8")
+        assert ("figure-turns" in page) == shown
+        named = "Constant, and so not drawn: " + ("none." if shown else "Turns of a response 1.")
+        assert named in page
+
+
 def test_findings_are_marks_of_the_figures_that_show_their_metrics(tmp_path: Path) -> None:
     lines = [step_line(i, **{"policy/kl_old": 2.0 if i == 7 else 0.0}) for i in range(1, 12)]
     run = write_run(tmp_path / "sick", lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -28,10 +30,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(1, 10)
     ]
     first = write_run(folder / "first", [evaluation(0, 0.5), *lines])
-    more = {f"reward/{HOSTILE}/mean": 0.5, "reward/mean": 0.5}
+    name = f"reward/{HOSTILE}/mean"
     second = write_run(
         folder / HOSTILE.replace("/", "|"),
-        [step_line(i, **more) for i in range(1, 6)],
+        [step_line(i, **{"reward/mean": 0.5, name: i / 10}) for i in range(1, 6)],
         {"drop": HOSTILE, "controllers": {"W": {"target": 0.3}}},
         preset=HOSTILE,
     )
@@ -79,3 +81,17 @@ def test_the_page_fits_a_phone_and_names_its_findings_in_the_figures(browser, pa
     assert browser.run("document.documentElement.scrollWidth") <= 390
     marks = option("kl", "series.at(-1).markLine.data.map(({name, xAxis}) => [name, xAxis])")
     assert browser.run(marks) == [["update-too-large", 3]]
+
+
+def test_two_figures_stand_side_by_side_on_paper(browser: Browser, page: Path) -> None:
+    browser.resize(800, 1000)
+    browser.open(page)
+    browser.wait(READY)
+    count = browser.run("document.querySelectorAll('figure').length")
+    printed = browser.send("Page.printToPDF", printBackground=True)
+    sheets = len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed["data"])))
+    assert count > 4
+    assert (
+        sheets <= 1 + (count + 1) // 2 // 3 + 1
+    )  # a table, three rows of figures on each, a table
+    browser.wait("document.querySelector('.plot canvas').clientWidth > 600")  # as before

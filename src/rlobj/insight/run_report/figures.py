@@ -64,6 +64,13 @@ class Figure:
     lines: list[dict[str, Any]] = field(default_factory=list)
     marks: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def constant(self) -> float | None:
+        """The value of all curves at all steps, if it is one and no finding is about it."""
+        values = {value for line in self.lines for value in line["y"] if value is not None}
+        several = any(len(line["y"]) > 2 for line in self.lines)
+        return min(values) if several and len(values) == 1 and not self.marks else None
+
 
 def figures(runs: Sequence[Run]) -> list[tuple[Plot, Figure]]:
     """The figures that have a curve."""

@@ -119,7 +119,9 @@ def write_report(runs: Sequence[Run], out: Path | str | None = None) -> Path:
 
 
 def _page(runs: Sequence[Run]) -> bytes:
-    drawn = figures(runs)
+    known = figures(runs)
+    drawn = [(plot, figure) for plot, figure in known if figure.constant is None]
+    constant = [(p.title, f.constant) for p, f in known if f.constant is not None]
     several, first = len(runs) > 1, runs[0]
     title = f"Comparison of {len(runs)} runs" if several else first.label
     notes = [f"{run.label}: {visible(note, 400)}" for run in runs for note in run.notes]
@@ -129,6 +131,9 @@ def _page(runs: Sequence[Run]) -> bytes:
         "summary": _table(summary(runs), runs),
         "findings": "".join(map(_findings, runs)),
         "differences": _differences(runs),
+        "constant": escape(
+            ", ".join(f"{title} {value:.4g}" for title, value in constant) or "none"
+        ),
         "figures": "".join(_place(plot) for plot, _ in drawn),
         "times": _table(times(runs), runs),
     }

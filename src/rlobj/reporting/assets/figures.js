@@ -80,6 +80,14 @@ function drawFigures(figures) {
   function draw() {
     for (const [chart, figure] of charts) chart.setOption(option(figure), { replaceMerge: ["series"] });
   }
+  function resize(size) {
+    for (const [chart] of charts) {
+      chart.resize(size);
+      chart.getZr().flush(); // the sheet does not wait for the next frame
+    }
+  }
+  addEventListener("beforeprint", () => resize({ width: 320, height: 190 })); // two on a sheet of A4 or letter
+  addEventListener("afterprint", () => resize({ width: "auto", height: "auto" }));
   darkness.addEventListener("change", draw);
   draw();
 }
