@@ -419,6 +419,15 @@ def messages() -> list[str]:
     return found
 
 
+def test_the_first_run_is_one_run_on_all_pages():
+    """Its numbers of tokens, and those of a group of tokens that each page shows."""
+    pages = [README, *(ROOT / "docs" / f"{name}.md" for name in ("start", "inspect"))]
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    for pattern in (r"^touched tokens: .*", r"^dropped \d.*", r"^ \[3\] dropped .*\n.*"):
+        shown = [re.findall(pattern, text, re.MULTILINE)[0] for text in texts]
+        assert len({*shown}) == 1, shown
+
+
 def test_every_message_in_troubleshooting_is_in_the_code():
     text = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     shown = re.findall(r"^#### `(.+)`$", text, re.MULTILINE)

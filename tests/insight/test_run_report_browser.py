@@ -91,7 +91,5 @@ def test_two_figures_stand_side_by_side_on_paper(browser: Browser, page: Path) -
     printed = browser.send("Page.printToPDF", printBackground=True)
     sheets = len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed["data"])))
     assert count > 4
-    assert (
-        sheets <= 1 + (count + 1) // 2 // 3 + 1
-    )  # a table, three rows of figures on each, a table
+    assert sheets <= 2 + (count + 1) // 6  # six figures on each, and the tables
     browser.wait("document.querySelector('.plot canvas').clientWidth > 600")  # as before
