@@ -29,6 +29,7 @@ from benchmarks.frontier import (
     read,
 )
 from benchmarks.harness import Table, main
+from rlobj.insight.run_report.figures import COLORS
 
 PLANNED = 8
 """Seeds."""
@@ -49,6 +50,32 @@ COLUMNS = {
     "tokens_base": ("half of dapo-loss's", ".0f"),
     "reached": ("reached", ".0%"),
 }
+
+
+class Frontiers(Table):
+    """Its picture has a panel for each cell: seeds as points, and the mean with its interval."""
+
+    def draw(self, figure: Any) -> None:
+        rows = [row for row in self.rows if "rates" in row]
+        cells = list(dict.fromkeys(row["cell"] for row in rows))
+        figure.set_size_inches(12, 4)
+        [axes] = figure.subplots(1, len(cells), sharex=True, squeeze=False)
+        for axis, cell in zip(axes, cells, strict=True):
+            shown = [row for row in rows if row["cell"] == cell]
+            shown.sort(key=lambda row: row["rate"])
+            for place, row in enumerate(shown):
+                color = COLORS[1 if row["arm"] == BASE else 0]
+                axis.plot(row["rates"], [place] * row["seeds"], "o", color=color, alpha=0.25)
+                axis.plot([row["low"], row["high"]], [place] * 2, color=color, linewidth=3)
+                axis.plot(row["rate"], place, "D", color=color)
+            axis.set_yticks(range(len(shown)), [row["arm"] for row in shown])
+            axis.set_xscale("log")
+            axis.set_xticks([2**n * 1e-4 for n in range(-2, 5)], minor=False)
+            axis.xaxis.set_major_formatter(lambda rate, _: f"{rate * 1e4:g}")
+            axis.minorticks_off()
+            axis.grid(axis="x", alpha=0.4)
+            axis.set_title(cell)
+            axis.set_xlabel("largest learning rate without collapse, 1e-4")
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -96,8 +123,15 @@ def row(runs: Runs, arm: str, cell: str, seeds: Sequence[int]) -> dict[str, Any]
     grid = CELLS[cell]
     places = [float(frontier(runs, arm, cell, seed)) for seed in seeds]  # type: ignore[arg-type]
     rates = [grid.lowest * 2 ** (p / STEP) for p in (np.mean(places), *interval(places))]
+    seen = [grid.lowest * 2 ** (place / STEP) for place in places]
     ends = sum(place in (-1, len(grid.rates) - 1) for place in places)
-    numbers: dict[str, Any] = {"cell": cell, "arm": arm, "seeds": len(seeds), "ends": ends}
+    numbers: dict[str, Any] = {
+        "cell": cell,
+        "arm": arm,
+        "seeds": len(seeds),
+        "ends": ends,
+        "rates": seen,
+    }
     numbers |= dict(zip(("rate", "low", "high"), rates, strict=True))
     for name, which in (("tokens", 0), ("tokens_base", 1)):
         keys = [(arm, cell, seed, halves(runs, arm, cell, seed)[which]) for seed in seeds]
@@ -144,7 +178,8 @@ def measure(quick: bool, rounds: int) -> Table:
         rows += family
     whole = [line["tokens"][-1] for line in runs.values() if len(line["tokens"]) > STEPS / EVERY]
     facts = {"runs": len(runs), "fewest tokens": min(whole, default=0)}
-    return Table("frontier", COLUMNS, rows, {**facts, "most tokens": max(whole, default=0)})
+    facts["most tokens"] = max(whole, default=0)
+    return Frontiers("frontier", COLUMNS, rows, facts, bars=("rate",))
 
 
 if __name__ == "__main__":
