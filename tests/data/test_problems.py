@@ -289,7 +289,10 @@ def test_error_of_a_missing_column_lists_the_columns(tmp_path):
         ("a.jsonl", b'{"problem": "\xff"}', "codec can't decode byte 0xff"),
         ("a.txt", "What is 2+2?", "unknown file type"),
         ("a.jsonl", "", r"no problem with a question and an answer"),
-        ("a.jsonl", '{"problem": "A", "answer": ["1", "2"]}', r"a\.jsonl:1.*the type list"),
+        ("a.jsonl", '{"problem": "A", "answer": [["1", "2"]]}', r"a\.jsonl:1.*the type list"),
+        ("a.csv", "Frage;Lösung\n1+1;2\n", r"a\.csv:1: .*separated by ';', not ','"),
+        ("a.csv", "problem\tanswer\n1+1\t2\n", r"a\.csv:1: .*separated by '\\t', not ','"),
+        ("a.tsv", "problem,answer\n1+1,2\n", r"a\.tsv:1: .*separated by ',', not '\\t'"),
         ("a.jsonl", '{"problem": "A", "answer": {"x": 1}}', "type dict"),
     ],
 )

@@ -8,7 +8,8 @@ from pydantic import TypeAdapter
 from rlobj.base.errors import ConfigError
 from rlobj.base.validation import Model
 from rlobj.conversations.settings import require_known
-from rlobj.data import Problem
+from rlobj.data import DataConfig, Problem, load_problems
+from rlobj.integrations.rewards import accuracy_reward
 from rlobj.objectives.advantages import GroupNormalized
 from rlobj.objectives.surrogates import Surrogate
 from rlobj.rewards import Custom, Exact, Math, Overlong, RewardConfig, overlong_penalty
@@ -134,6 +135,19 @@ def test_custom_function_of_a_module():
 def test_error_explains_a_target_that_cannot_be_imported(target, message):
     with pytest.raises(ConfigError, match=message):
         Custom(target=target).open()
+
+
+@pytest.mark.parametrize("kind", ["math", "exact"])
+def test_any_of_several_gold_answers_is_right_as_in_the_reward_of_trl(kind, tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"problem": "x^2=4?", "answer": ["2", "-2"]}\n')
+    [one] = load_problems(DataConfig(source=str(file), test_fraction=0), "train")
+    assert (one.answer, one.extra["alternatives"]) == ("2", ["2", "-2"])
+    texts = [r"\boxed{-2}", r"\boxed{3}"] if kind == "math" else ["-2", "3"]
+    with Reward.build(kind).open() as grader:
+        assert [grade.reward for grade in grader.score(texts, [one] * 2)] == [1.0, 0.0]
+    if kind == "math":
+        assert accuracy_reward(texts, answer=[["2", "-2"]] * 2) == [1.0, 0.0]
 
 
 FILE = """

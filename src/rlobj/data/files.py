@@ -143,10 +143,14 @@ def _json(path: Path) -> Iterator[Row]:
 
 def _separated(path: Path) -> Iterator[Row]:
     """CSV or TSV with a header line."""
+    delimiter = "\t" if path.suffix == ".tsv" else ","
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
         try:
             header = next(reader, [])
+            for other in ";,\t|" if len(header) == 1 else "":
+                if other in header[0].replace(delimiter, ""):
+                    raise ValueError(f"the columns are separated by {other!r}, not {delimiter!r}")
             for fields in filter(None, reader):
                 yield f"{path}:{reader.line_num}", dict(zip(header, fields, strict=True))
         except (csv.Error, ValueError) as error:  # of a quote that is not closed, or of `zip`

@@ -42,14 +42,14 @@ class Columns(Model):
     prompt: str | None = None
     """column of the question: text, or a list of chat messages"""
     answer: str | None = None
-    """column of the gold answer: text, a number, or a list with one"""
+    """column of the gold answer: text, a number, or a list of several of which any is right"""
     id: str | None = None
     """column of the problem's id; if there is none, a hash is used"""
 
 
-Several = Literal["refuse", "alternatives", "values"]
-"""The meaning of a list of answers: an error, alternatives that are all right, or one answer with
-several values."""
+Several = Literal["alternatives", "values"]
+"""The meaning of a list of answers: alternatives that are all right, or one answer with several
+values."""
 
 
 class RowReader:
@@ -74,7 +74,7 @@ class RowReader:
         columns: Columns | None = None,
         *,
         strict: bool = True,
-        several: Several = "refuse",
+        several: Several = "alternatives",
         answers: bool = True,
     ) -> None:
         self._columns = columns or Columns()
@@ -162,7 +162,7 @@ class RowReader:
 
     def _answers(self, value: Any, where: str) -> list[str]:
         """The right answers; empty if the row has none."""
-        if self._several == "refuse" or not isinstance(value, list):
+        if not isinstance(value, list):
             text = answer_text(value, where)
             return [text] if text else []
         texts = [text for item in value if (text := answer_text(item, where))]

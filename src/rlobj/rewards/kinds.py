@@ -325,7 +325,7 @@ class Math(Reward):
 
 
 class Exact(Reward):
-    """1 if the response equals the answer, ignoring surrounding blanks, else 0."""
+    """1 if the response equals the answer, or any of several, up to blanks around it, else 0."""
 
     after: str | None = Field(default=None, min_length=1)
     """compare only the text after the last occurrence of this, such as ####; without it the
@@ -369,7 +369,7 @@ def _exact(after: str | None, response: str, problem: Problem) -> Graded:
     if not marked:
         return Graded(0.0, False, f"no {after}", None)
     answer = answer.strip()
-    correct = answer == problem.answer.strip()
+    correct = answer in [gold.strip() for gold in problem.golds]
     return Graded(float(correct), correct, "same text" if correct else "other text", answer)
 
 
