@@ -496,3 +496,10 @@ def test_the_reward_of_the_first_own_run_says_which_responses_are_right() -> Non
     exec(text, names)
     assert names["first_number"](" 57 and 6", "57") == {"reward": 1.0, "correct": True}
     assert names["first_number"]("none", "57") == {"reward": 0.0, "correct": False}
+
+
+def test_the_tests_that_contributing_names_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"(?:tests|docs)/[\w/]+\.(?:py|yaml)", text)
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).is_file()] == []

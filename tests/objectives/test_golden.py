@@ -283,6 +283,18 @@ def rollout(kind: str) -> TokenBatch:
     return TokenBatch(**{name: tensor(x) for name, x in columns.items()}, columns=own)
 
 
+def numbers_of(objective: Objective, kind: str) -> tuple[Tensor, Tensor]:
+    """The loss, and its gradient by log-probs and by entropies, on a rollout of presets.json."""
+    table = fitting(objective, rollout(kind))
+    if not objective.reads_rewards:
+        table = table.select(table.decided_responses.nonzero()[:, 0])
+    table, old_entropy = leaf(table), table.column("old_entropy", "the test")
+    low = table.replace(old_entropy=old_entropy.clamp(max=0.25))  # opens gates
+    loss = objective.loss(table, objective.plan([table], objective.observe([low]))).loss
+    loss.backward()
+    return loss.detach(), gradients(table)
+
+
 def test_every_preset_has_golden_numbers() -> None:
     assert sorted({*PRESETS, "gkd"}) == preset_names()  # gkd: test_divergences
 
@@ -292,15 +304,9 @@ def test_a_preset_has_the_golden_definition_loss_and_gradient(name: str) -> None
     objective = load_preset(name).objective
     assert objective == Objective(**PRESETS[name]["definition"])
     for kind, case in PRESETS[name]["numbers"].items():
-        table = fitting(objective, rollout(kind))
-        if not objective.reads_rewards:
-            table = table.select(table.decided_responses.nonzero()[:, 0])
-        table, old_entropy = leaf(table), table.column("old_entropy", "the test")
-        low = table.replace(old_entropy=old_entropy.clamp(max=0.25))  # opens gates
-        loss = objective.loss(table, objective.plan([table], objective.observe([low]))).loss
-        loss.backward()
+        loss, found = numbers_of(objective, kind)
         expected = column(case, "gradient")
         bonus = column(case, "entropy_gradient") if "entropy_gradient" in case else 0 * expected
-        found, tolerance = gradients(table), {"rtol": 1e-10, "atol": 1e-13}
+        tolerance = {"rtol": 1e-10, "atol": 1e-13}
         torch.testing.assert_close(found, torch.stack([expected, bonus]), **tolerance)
-        torch.testing.assert_close(loss.detach(), column(case, "loss"), **tolerance)
+        torch.testing.assert_close(loss, column(case, "loss"), **tolerance)
