@@ -143,10 +143,7 @@ def test_callbacks_are_told_what_a_run_is_and_how_it_ends() -> None:
     dry = rlobj.train("grpo", **given, out="run", dry_run=True, callbacks=[noting])
     assert dry.steps == 0
     assert not dry.path.exists()
-    assert dry._repr_markdown_().count("\n") == 1  # a table without rows
-    result = rlobj.train("grpo", **given, out="run", callbacks=[noting])
-    assert "| reward, first/last step |" in result._repr_markdown_()
-    run = result.path
+    run = rlobj.train("grpo", **given, out="run", callbacks=[noting]).path
     for _ in range(2):
         rlobj.resume(run, settings={"training.steps": 3}, callbacks=[noting])
     new = (3, "settings", 0, False)

@@ -101,13 +101,15 @@ class Inspection:
 
     def _repr_markdown_(self) -> str:
         """The clauses, and the largest groups with their means."""
-        rows = self.groups.slice(0, 10).to_pylist()
-        means = [name for name in MEANS if any(row[name] is not None for row in rows)]
-        cells = []
-        for row in rows:
-            names = [visible(row[key], 60) for key in KEYS]
-            cells.append([*names, f"{row['recorded']:,}", *(number(row[name]) for name in means)])
-        head = [*KEYS, "tokens" if self.complete else "recorded", *means]
+        head = [*KEYS, "recorded", *MEANS]
+        rows = self.groups.slice(0, 10).select(head).to_pylist()
+        cells = [
+            [
+                visible(x, 60) if isinstance(x, str) else number(x, 3 * isinstance(x, float))
+                for x in row.values()
+            ]
+            for row in rows
+        ]
         text = "<br>".join(map(escaped, repr(self).split("\n")))
         return f"{text}\n\n{markdown_table(head, cells)}" if rows else text
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rlobj.base.errors import RunError
-from rlobj.reporting.markdown import markdown_table
 from rlobj.runs.checkpoints import best_checkpoint, newest_checkpoint
 from rlobj.runs.configuration import read_run_config
 
@@ -57,14 +56,6 @@ class TrainingResult:
         """The checkpoint with the highest held-out accuracy, or reward where nothing says what is
         right; the earliest of equals, None if none of the run's checkpoints was evaluated."""
         return best_checkpoint(self.path)
-
-    def _repr_markdown_(self) -> str:
-        """The numbers of the screen at the run's end."""
-        from rlobj.insight.outcomes import Outcome  # which imports pyarrow
-
-        outcome = Outcome(self.history)
-        rows = outcome.measures().items() if outcome.steps else []
-        return markdown_table([str(self.path), f"{self.steps} steps"], [*rows])
 
     def _loaded(self, load: Callable[..., Any]) -> Any:
         newest = newest_checkpoint(self.path)
