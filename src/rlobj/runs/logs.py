@@ -48,8 +48,9 @@ class Log:
         """The settings that the log shows; the longest response shows the limit of tokens."""
         longest = max(line.get("lengths/max", 2) for line in self.lines)
         rate = max(line.get("train/learning_rate", 0) for line in self.lines)
-        training = {"learning_rate": rate} if rate else {}
-        return RunConfig(sampling={"max_tokens": max(int(longest), 2)}, training=training)
+        settings: dict[str, Any] = {"sampling": {"max_tokens": max(int(longest), 2)}}
+        settings |= {"training": {"learning_rate": rate}} if rate else {}
+        return RunConfig(**settings)
 
     @property
     def note(self) -> str:
@@ -91,7 +92,9 @@ def _lines(logged: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     steps: dict[int, dict[str, dict[str, float]]] = {}
     for entry in logged:
         step = next((entry[name] for name in _STEPS if name in entry), None)
-        for name, value in entry.items() if isinstance(step, int | float) else ():
+        if not isinstance(step, int | float):
+            continue
+        for name, value in entry.items():
             metric = _metric(name.removeprefix("train/").replace("eval/", "eval_", 1))
             if metric and isinstance(value, int | float):
                 steps.setdefault(int(step), {}).setdefault(metric, {})[name] = value
@@ -133,7 +136,7 @@ def _wandb(file: Path) -> Logged:
     """A header of 7 bytes and LevelDB's log format: pieces of records, in blocks of 32 KiB."""
     if find_spec("wandb") is None:
         raise MissingExtra("wandb", "trackers", "a log of W&B")
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportMissingImports]
 
     data, place, record = file.read_bytes(), 7, b""
     while place + 7 < len(data):
