@@ -100,14 +100,13 @@ def presets_table() -> str:
     presets = [load_preset(name) for name in preset_names()]
     rows = [
         (
-            f"`{preset.name}`: {md.cell(preset.summary)}",
-            _cited(md.cell(preset.paper)),
+            f"`{preset.name}`: {md.cell(preset.summary)}<br>{_cited(md.cell(preset.paper))}",
             md.code(formula(preset)),
             "<br>".join(departures(preset.name)),
         )
         for preset in presets
     ]
-    return md.table(("preset", "paper", "formula", "what it assumes: in the source → here"), rows)
+    return md.table(("preset and paper", "formula", "what it assumes: in the source → here"), rows)
 
 
 LONGEST = {"": 60, "drop": 130, "keep": 130, "reweight": 130, "shape": 130, "split": 130}
