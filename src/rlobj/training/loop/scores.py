@@ -309,7 +309,8 @@ class Scores:
     def _vocabulary(self, name: str) -> int:
         """The tokens that the heads of the policy and of a score have; later ones are padding."""
         models = [score.model or self._policy for score in self._parts[name].values()]
-        return min(map(_head_size, [self._policy, *models]))
+        heads = [scorer.model.get_output_embeddings() for scorer in (self._policy, *models)]
+        return min(head.out_features for head in heads)
 
     def _keep(self, name: str, kept: TopTokens | States) -> None:
         """Keep what divergences read of a score; of the policy itself, with its present head."""
@@ -359,11 +360,6 @@ def exchanged(ids: Tensor, exchange: Mapping[int, int]) -> Tensor:
     for one, other in exchange.items():
         changed[ids == one] = other
     return changed
-
-
-def _head_size(scorer: PolicyScorer) -> int:
-    """Tokens of a model's head."""
-    return scorer.model.get_output_embeddings().out_features
 
 
 def _answered(
