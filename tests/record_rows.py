@@ -12,7 +12,7 @@ import pyarrow
 
 from rlobj.base.arrow import write_parquet
 from rlobj.runs.columns import SCHEMA
-from rlobj.runs.layout import record_file
+from rlobj.runs.layout import step_file
 from rlobj.runs.reading import UPDATES_KEY
 
 DEFAULTS: dict[str, Any] = {
@@ -87,5 +87,5 @@ def write_records(
         }
         metadata = {**SCHEMA.metadata, UPDATES_KEY: json.dumps([update])}
         table = pyarrow.Table.from_pylist(some, SCHEMA).replace_schema_metadata(metadata)
-        write_parquet(record_file(run, step), table)
-    return record_file(run, max({**steps, **(tokens or {})}))
+        write_parquet(step_file(run, "records", step), table)
+    return step_file(run, "records", max({**steps, **(tokens or {})}))

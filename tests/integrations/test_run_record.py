@@ -19,7 +19,7 @@ from rlobj import Objective, load_preset, read_records, read_tables
 from rlobj.base.errors import ConfigError
 from rlobj.integrations.run_record import RunRecord, observed_update
 from rlobj.ranks import ProcessGroup as Comm
-from rlobj.runs.layout import record_file
+from rlobj.runs.layout import step_file
 from rlobj.runs.reading import Record
 from rlobj.settings.building import build_config
 from rlobj.settings.run_config import RunConfig
@@ -89,7 +89,9 @@ def test_the_record_is_the_same_at_any_micro_batches_and_ranks(tmp_path: Path, p
     run(tmp_path / "one", "20-entropy", steps=2)
     on_ranks(2, lambda comm: run(tmp_path / "two", "20-entropy", comm, steps=2, parts=parts))
     for step in (1, 2):
-        one, two = (record_file(tmp_path / name, step).read_bytes() for name in ("one", "two"))
+        one, two = (
+            step_file(tmp_path / name, "records", step).read_bytes() for name in ("one", "two")
+        )
         assert one == two
     for update, table in zip(
         Record(tmp_path / "one").updates, read_tables(tmp_path / "two"), strict=True

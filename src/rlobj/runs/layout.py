@@ -53,14 +53,9 @@ def table_files(run: Path, kind: str) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
 
-def sample_table(run: Path, step: int) -> Path:
-    """The file of the responses of a step."""
-    return run / "samples" / f"{step_name(step)}.parquet"
-
-
-def record_file(run: Path, step: int) -> Path:
-    """The file of the touched tokens of a step."""
-    return run / "records" / f"{step_name(step)}.parquet"
+def step_file(run: Path, folder: str, step: int) -> Path:
+    """The file of a step in `samples` or `records` of a run."""
+    return run / folder / f"{step_name(step)}.parquet"
 
 
 def rank_table(run: Path, step: int, rank: int) -> Path:

@@ -20,7 +20,7 @@ from rlobj.conversations.grading import described
 from rlobj.objectives.statistics import hash_keys, kth_smallest
 from rlobj.ranks import ProcessGroup, together
 from rlobj.runs.columns import SCHEMA
-from rlobj.runs.layout import record_file, sample_table
+from rlobj.runs.layout import step_file
 from rlobj.runs.observed import ObservedUpdate
 from rlobj.runs.reading import UPDATES_KEY
 from rlobj.runs.rows import rows_of
@@ -112,7 +112,7 @@ class Recorder:
             if recorded and not self._comm.rank:
                 whole = pyarrow.concat_tables(parts).sort_by(_ORDER)
                 metadata = {**SCHEMA.metadata, UPDATES_KEY: json.dumps(counts)}
-                file = record_file(self._folder, step)
+                file = step_file(self._folder, "records", step)
                 write_parquet(file, whole.replace_schema_metadata(metadata))
 
 
@@ -176,4 +176,4 @@ def write_samples(
         for name in OPTIONAL:
             if not any(whole[name]):
                 del whole[name]
-        write_parquet(sample_table(run, step), pyarrow.table(whole))
+        write_parquet(step_file(run, "samples", step), pyarrow.table(whole))
