@@ -106,8 +106,8 @@ def test_comparison_markdown_shows_differences() -> None:
     assert "set: 1 problems that only one side answered are left out." in lines
     assert "Problems with different shares (2 of 2):" in lines
     assert lines[-2:] == [
-        "| set set-2 | 0.0 | 100.0 | −100.0 |",
-        "| set set-1 | 75.0 | 25.0 | +50.0 |",
+        "| set: How many \\| pipes? | 0.0 | 100.0 | −100.0 |",
+        "| set: How many \\| pipes? | 75.0 | 25.0 | +50.0 |",
     ]
 
 

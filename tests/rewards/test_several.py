@@ -121,7 +121,7 @@ def test_one_undecided_reward_makes_the_response_undecided(weight):
     assert [g.correct for g in graded] == [True, None]
     assert math.isnan(graded[1].reward)
     assert graded[1].rewards[0] == 1.0
-    assert graded[1].reason == "digits: custom"
+    assert graded[1].reason == "digits: the reward returned None or NaN"
 
 
 def test_the_number_of_workers_is_not_part_of_what_grades_depend_on():
