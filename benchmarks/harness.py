@@ -115,9 +115,14 @@ def machine() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the checkout, with `-dirty` if files differ from it; "" outside of one."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    """The commit of the checkout, with `-dirty` if files but results differ from it; or ""."""
+    git = ["git", "-C", str(ROOT)]
+    words = ["rev-parse", "--short", "HEAD"], ["status", "-s", "--", ".", ":!benchmarks/results"]
+    short, changed = (
+        subprocess.run([*git, *command], capture_output=True, text=True).stdout.strip()
+        for command in words
+    )
+    return f"{short}-dirty" if changed else short
 
 
 def ask(
