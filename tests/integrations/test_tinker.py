@@ -219,6 +219,8 @@ def test_data_without_what_the_objective_reads_are_refused() -> None:
         loss_function(kl, groups=GROUPS, rewards=REWARDS)(data, logprobs)
     inputs = data[2].loss_fn_inputs
     loss_fn = loss_function(Objective(), groups=GROUPS, rewards=REWARDS)
+    with pytest.raises(BatchError, match="has no Datum"):
+        loss_function(Objective(), groups=[], rewards=[])([], [])
     mask = inputs.pop("mask")
     with pytest.raises(BatchError, match=r"Datum 2 needs loss_fn_inputs\['mask'\] \[12\]"):
         loss_fn(data, logprobs)

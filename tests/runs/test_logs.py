@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,30 @@ def test_a_log_that_says_nothing_or_too_much_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"cannot read .*log_history"):
         read_log(tmp_path)
+
+
+def test_values_that_no_run_has_are_no_settings_and_no_steps(tmp_path: Path) -> None:
+    history = [
+        {"step": 1, "reward": 0.5, "completions/max_length": math.inf, "learning_rate": math.nan},
+        {"step": 2, "reward": 0.5, "completions/max_length": 9.0, "learning_rate": -1.0},
+        {"step": 10**400, "reward": 0.5},
+        {"step": math.nan, "reward": 0.5},
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    log = read_log(tmp_path)
+    assert log is not None
+    assert [line["step"] for line in log.lines] == [1, 2]
+    assert log.config.sampling.max_tokens == 9
+    assert rlobj.diagnose(tmp_path).runs[0].steps == 2
+    assert rlobj.report(tmp_path).exists()
+
+
+def test_only_files_are_logs(tmp_path: Path) -> None:
+    """A read of a pipe would wait for ever."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "trainer_state.json").mkdir()
+    assert read_log(tmp_path) is None
+    assert read_log(tmp_path / "pipe.jsonl") is None
 
 
 def test_a_log_beside_a_record_of_rlobj_is_not_read(tmp_path: Path) -> None:

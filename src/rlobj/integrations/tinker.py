@@ -58,6 +58,8 @@ def loss_function(
     state = {} if state is None else state
 
     def loss_fn(data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:
+        if not data:
+            raise BatchError("the batch has no Datum; expected at least one")
         fields = [datum.loss_fn_inputs for datum in data]
         masks = [_mask(n, *pair) for n, pair in enumerate(zip(fields, logprobs, strict=True))]
         columns: dict[str, Any] = {

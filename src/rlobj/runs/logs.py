@@ -46,11 +46,14 @@ class Log:
     @property
     def config(self) -> RunConfig:
         """The settings that the log shows; the longest response shows the limit of tokens."""
-        longest = max(line.get("lengths/max", 2) for line in self.lines)
-        rate = max(line.get("train/learning_rate", 0) for line in self.lines)
+        longest, rate = self._largest("lengths/max"), self._largest("train/learning_rate")
         settings: dict[str, Any] = {"sampling": {"max_tokens": max(int(longest), 2)}}
         settings |= {"training": {"learning_rate": rate}} if rate else {}
         return RunConfig(**settings)
+
+    def _largest(self, name: str) -> float:
+        """The largest positive finite value of a metric; 0 if there is none."""
+        return max((x for line in self.lines if 0 < (x := line.get(name, 0)) < math.inf), default=0)
 
     @property
     def note(self) -> str:
@@ -71,7 +74,8 @@ def read_log(path: Path) -> Log | None:
     if not there(path) or any(map(is_run, (path, *path.glob("*")))):
         return None
     for read, patterns in _READERS.items():
-        files = {file.resolve() for pattern in patterns for file in path.glob(pattern)}
+        places = {place for pattern in patterns for place in path.glob(pattern)}
+        files = {place.resolve() for place in places if place.is_file()}  # no pipe, no folder
         files |= {path} if path.is_file() and path.match(patterns[0]) else set()
         sources = {file.parent for file in files} if read is _tensorboard else files
         with reported(ConfigError, f"cannot read {path}", Exception):  # of the packages' readers
@@ -92,7 +96,7 @@ def _lines(logged: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     steps: dict[int, dict[str, dict[str, float]]] = {}
     for entry in logged:
         step = next((entry[name] for name in _STEPS if name in entry), None)
-        if not isinstance(step, int | float):
+        if not (isinstance(step, int | float) and abs(step) < 2**53):
             continue
         for name, value in entry.items():
             metric = _metric(name.removeprefix("train/").replace("eval/", "eval_", 1))
