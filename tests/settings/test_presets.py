@@ -335,6 +335,21 @@ def test_classes_of_ones_own_are_written_by_their_names(tmp_path: Path) -> None:
     assert load_preset(by_path.to_preset(file)).objective == by_path
 
 
+def test_files_of_code_are_named_as_the_written_file_sees_them(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.chdir(tmp_path)
+    Path("other folder").mkdir()
+    Path("seen ü.py").write_text(
+        "from rlobj import Surrogate\nclass Mine(Surrogate):\n    def __call__(self, terms):\n"
+        "        return terms.advantages\n"
+    )
+    objective = Objective(surrogate={"kind": "custom", "target": "seen ü.py:Mine"})
+    assert "target: seen ü.py:Mine" in objective.to_preset("mine.yaml").read_text()
+    file = objective.to_preset("other folder/mine.yaml").resolve()
+    assert "../seen ü.py:Mine" in file.read_text()
+    monkeypatch.chdir("/")
+    assert load_preset(file).objective == objective
+
+
 def test_classes_that_no_other_process_can_import_are_refused(tmp_path: Path) -> None:
     class Local(Doubled):
         pass

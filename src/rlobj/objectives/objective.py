@@ -11,6 +11,8 @@ the whole update.
 
 import functools
 import inspect
+import json
+import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
 from rlobj.base.files import write_whole
+from rlobj.base.paths import path_of, there
 from rlobj.base.showing import place_of_error, shown
 from rlobj.base.validation import Model
 from rlobj.objectives import needs, rules
@@ -58,6 +61,8 @@ from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField, Terms
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 State = Mapping[str, Any]
+_RELATIVE = re.compile(r"(?<=['\"])[\w.][^'\"\n]{0,200}\.py(?=:\w)")
+"""The relative path of a file of code in settings as JSON: a whole target, or in a rule."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -236,7 +241,14 @@ class Objective(Model):
         """
         from rlobj.base.yaml import dump_yaml
 
+        path = path_of(path)
+
+        def seen_from_it(file: re.Match[str]) -> str:
+            return os.path.relpath(file[0], path.parent) if there(Path(file[0])) else file[0]
+
         settings = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        text = json.dumps(settings, ensure_ascii=False)
+        settings = json.loads(_RELATIVE.sub(seen_from_it, text))
         scores: dict[str, Any] = dict.fromkeys(self.scores, "required")
         scores |= {self.critic: {"value": True}} if self.critic else {}
         content = {
@@ -248,7 +260,7 @@ class Objective(Model):
         if nowhere := re.search(r"[^\s'\"]*(?:__main__:|<locals>\.)[\w.]+", text):
             expected = "a class that another process can import: write it into a module or a file"
             raise ConfigError(f"{nowhere[0]}: expected {expected}")
-        write_whole(path := Path(path), text.encode())
+        write_whole(path, text.encode())
         return path
 
     def _read(self, rule: Any) -> rules.Rule:
