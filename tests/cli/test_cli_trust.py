@@ -211,9 +211,8 @@ def test_code_of_the_folder_of_an_evaluation_is_imported_only_with_trust() -> No
     words = ["eval", "embedded", "--on", "max-digits", "-n", "1", "--limit", "2", "--out", "own"]
     assert "  executes code.py:score\n" in printed(*words, "--reward", "code.py:score")
     assert imported()
-    assert "the settings of own name code: code.py:score" in printed(
-        "eval", "regrade", "own", code=2, columns=250
-    )
+    refused = printed("eval", "regrade", "own", code=2, columns=250)
+    assert f"the settings of own name code: {Path('code.py').resolve()}:score" in refused
     printed("eval", "show", "own")
     assert not imported()
     printed("eval", "regrade", "own", "--reward", "code.py:score")
