@@ -130,7 +130,6 @@ class Served:
         for pid in self.server_processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: gone(running))  # or the next server could find the port in use
 
     def end(self) -> None:
         running = self.server_processes()
@@ -139,6 +138,7 @@ class Served:
         for pid in running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: gone(running))  # or the next server could find the port in use
 
 
 def pids() -> list[int]:
