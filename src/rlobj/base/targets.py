@@ -4,8 +4,9 @@ import ast
 import contextlib
 import importlib
 import importlib.util
+import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -110,6 +111,24 @@ def split_target(target: str | None) -> tuple[str, str]:
     if not source or not name:
         raise ConfigError(f"target is {target!r}.{names_in_file(target or '') or f' {_EXPECTED}'}")
     return source, name
+
+
+_FILE = re.compile(r"(\A|\bcustom\(\s*['\"])([\w.][^'\"\n]{0,200}\.py)(?=:\w)")
+"""The relative path of a file of code in a setting: a whole target, or in a rule."""
+
+
+def with_files(setting: Any, moved: Callable[[str], str]) -> Any:
+    """A setting with `moved(path)` for the relative path of each file of code; `data` has none."""
+    if isinstance(setting, dict):
+        return {
+            key: value if key == "data" else with_files(value, moved)
+            for key, value in setting.items()
+        }
+    if isinstance(setting, list):
+        return [with_files(value, moved) for value in setting]
+    if not isinstance(setting, str):
+        return setting
+    return _FILE.sub(lambda target: f"{target[1]}{moved(target[2])}", setting)
 
 
 def names_in_file(text: str, noun: str = "function") -> str:

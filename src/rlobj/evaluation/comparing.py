@@ -224,7 +224,7 @@ def _markdown(comparisons: Sequence[Comparison]) -> list[str]:
     changes.sort(key=lambda pair: -abs(pair[1].difference))
     rows = [
         [
-            visible(f"{of.benchmark}: {' '.join(change.question.split())}", LONGEST),
+            visible(_named(of, change.question), LONGEST),
             number(change.share_a, of.shares),
             number(change.share_b, of.shares),
             number(change.difference, of.shares, "+"),
@@ -234,6 +234,11 @@ def _markdown(comparisons: Sequence[Comparison]) -> list[str]:
     parts += _largest("Problems with different shares", ["problem", "A", "B", "A − B"], rows)
     header = ["problem", "sample", "gold", "answer", "A", "B"]
     return parts + _largest("Changed grades", header, list(_regraded(comparisons)))
+
+
+def _named(comparison: Comparison, question: str) -> str:
+    """The name of a problem in a table."""
+    return f"{comparison.benchmark}: {' '.join(question.split())}"
 
 
 def _largest(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -247,7 +252,7 @@ def _regraded(comparisons: Sequence[Comparison]) -> Iterator[list[str]]:
     """The grades of the same responses that differ."""
     for comparison in comparisons:
         for a, b in comparison.regraded:
-            name = f"{comparison.benchmark}: {' '.join(a.problem.prompt.split())}"
+            name = _named(comparison, a.problem.prompt)
             for response, old, new in zip(a.responses, a.grades, b.grades, strict=True):
                 if old.correct != new.correct:
                     answer = new.answer or old.answer or UNKNOWN

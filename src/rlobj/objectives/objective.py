@@ -11,7 +11,6 @@ the whole update.
 
 import functools
 import inspect
-import json
 import os
 import re
 import traceback
@@ -30,6 +29,7 @@ from rlobj.base.errors import BatchError, ConfigError, RlobjError, nearest
 from rlobj.base.files import write_whole
 from rlobj.base.paths import path_of, there
 from rlobj.base.showing import place_of_error, shown
+from rlobj.base.targets import with_files
 from rlobj.base.validation import Model
 from rlobj.objectives import needs, rules
 from rlobj.objectives.advantages import AdvantageField, GroupNormalized
@@ -61,8 +61,6 @@ from rlobj.objectives.surrogates import Clip, Surrogate, SurrogateField, Terms
 from rlobj.objectives.tokens import COLUMN_NAMES, TokenBatch
 
 State = Mapping[str, Any]
-_RELATIVE = re.compile(r"(?<=['\"])[\w.][^'\"\n]{0,200}\.py(?=:\w)")
-"""The relative path of a file of code in settings as JSON: a whole target, or in a rule."""
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -243,12 +241,11 @@ class Objective(Model):
 
         path = path_of(path)
 
-        def seen_from_it(file: re.Match[str]) -> str:
-            return os.path.relpath(file[0], path.parent) if there(Path(file[0])) else file[0]
+        def seen_from_it(file: str) -> str:
+            return os.path.relpath(file, path.parent) if there(Path(file)) else file
 
         settings = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        text = json.dumps(settings, ensure_ascii=False)
-        settings = json.loads(_RELATIVE.sub(seen_from_it, text))
+        settings = with_files(settings, seen_from_it)
         scores: dict[str, Any] = dict.fromkeys(self.scores, "required")
         scores |= {self.critic: {"value": True}} if self.critic else {}
         content = {

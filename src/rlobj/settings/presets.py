@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlobj.base.errors import ConfigError, nearest, reported
 from rlobj.base.paths import path_of, there
+from rlobj.base.targets import with_files
 
 if TYPE_CHECKING:
     from rlobj.objectives.objective import Objective
@@ -34,8 +34,6 @@ FILE_KEYS = ("base", "paper", "summary", "sources", "objects")
 """Keys of a preset file or a configuration file that are no settings; no file has objects."""
 _KEPT_KEYS = ("overlong",)
 """Settings that stay when the kind of a primitive changes."""
-_TARGET = re.compile(r"(\A|\bcustom\(\s*['\"])([\w.][^'\"\n]{0,200}\.py)(?=:\w)")
-"""The relative path of a file of code in a setting: a whole target, or in a rule."""
 DEFAULT_MAX_TOKENS = 1024
 """`sampling.max_tokens` of a preset that does not set it."""
 
@@ -142,20 +140,13 @@ def _load(path: Path, above: tuple[Path, ...]) -> Preset:
 
 def _beside(file: Path, value: Any) -> Any:
     """What a file sets: `mine.py:Class` is beside it, or else in the current folder."""
-    if isinstance(value, dict):
-        return {
-            key: setting if key == "data" else _beside(file, setting)
-            for key, setting in value.items()
-        }
-    if isinstance(value, list):
-        return [_beside(file, item) for item in value]
 
-    def target_beside(target: re.Match[str]) -> str:
-        path = Path(os.path.abspath(file)).parent / target[2]  # without ".."
-        only_here = there(Path(target[2])) and not there(path)
-        return target[0] if only_here else f"{target[1]}{path}"
+    def beside(code: str) -> str:
+        path = Path(os.path.abspath(file)).parent / code  # without ".."
+        only_here = there(Path(code)) and not there(path)
+        return code if only_here else str(path)
 
-    return _TARGET.sub(target_beside, value) if isinstance(value, str) else value
+    return with_files(value, beside)
 
 
 def _find(name: str, beside: Path | None) -> Path:
