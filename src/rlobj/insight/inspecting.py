@@ -18,7 +18,7 @@ from rlobj.insight.opening import OpenRun, observed_again, open_run
 from rlobj.objectives.critic import value_names
 from rlobj.objectives.rules import Expr
 from rlobj.reporting import visible
-from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.reporting.markdown import escaped_lines, markdown_table
 from rlobj.reporting.terminal import number
 from rlobj.runs.layout import step_files
 from rlobj.runs.reading import RecordedUpdate
@@ -110,7 +110,7 @@ class Inspection:
             ]
             for row in rows
         ]
-        text = "<br>".join(map(escaped, repr(self).split("\n")))
+        text = escaped_lines(repr(self))
         return f"{text}\n\n{markdown_table(head, cells)}" if rows else text
 
     @property

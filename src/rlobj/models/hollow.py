@@ -44,8 +44,11 @@ def hollow_model(
     """
     model: Any = None
     if not config.trust_remote_code:
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
-            model = _mapped(source, kind)
+        try:
+            with contextlib.suppress(ValueError, RuntimeError):  # its own code, another shape
+                model = _mapped(source, kind)
+        except OSError:
+            return None  # transformers tells what is wrong when it loads the whole model
     if model is None:
         why = "code of its own, no files of safetensors, or tensors that transformers converts"
         warn("'%s' is loaded whole by each process: it has %s", source, why)

@@ -10,6 +10,11 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
 
 
+def escaped_lines(text: str) -> str:
+    """Lines of text as lines of a paragraph."""
+    return "<br>".join(map(escaped, text.split("\n")))
+
+
 def escaped(text: str) -> str:
     """Text on one line without a meaning in Markdown or in a table."""
     for mark in ("\\", "|", "<", "`", "*", "_", "$"):

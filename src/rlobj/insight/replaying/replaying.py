@@ -29,7 +29,7 @@ from rlobj.objectives.rules.nodes import Column, Controlled, NamedReward
 from rlobj.objectives.statistics import SingleProcess
 from rlobj.objectives.values import Values
 from rlobj.reporting import visible
-from rlobj.reporting.markdown import escaped, markdown_table
+from rlobj.reporting.markdown import escaped, escaped_lines, markdown_table
 from rlobj.runs.configuration import read_settings
 from rlobj.runs.layout import is_run, table_files
 from rlobj.runs.metrics import Progress
@@ -117,7 +117,7 @@ class Replay:
 
     def _repr_markdown_(self) -> str:
         """The tables of the screen."""
-        parts = ["<br>".join(map(escaped, repr(self).split("\n")))]
+        parts = [escaped_lines(repr(self))]
         for title, head, rows in text_tables(self):
             parts += [*filter(None, [escaped(title)]), markdown_table(head, rows)]
         return "\n\n".join(parts)
